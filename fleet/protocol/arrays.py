@@ -1,0 +1,87 @@
+"""Arrays inside messages: token ids, bitmaps, features, scores and confidences as bytes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import ProtocolError
+
+FEATURE_BYTES = 48
+SCORE_FLOOR = 1e-12  # scores at or below it share code 0
+SCORE_CEILING = 1e2
+
+Tokens = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def pack_tokens(tokens: Tokens) -> bytes:
+    """Token ids [n] as little-endian u16."""
+    return tokens.astype("<u2").tobytes()
+
+
+def unpack_tokens(data: bytes) -> Tokens:
+    """Token ids [n].
+
+    Raises:
+        ProtocolError: The bytes are not a whole number of u16.
+    """
+    if len(data) % 2:
+        raise ProtocolError(f"token array of {len(data)} bytes is not a whole number of u16")
+    return np.frombuffer(data, "<u2").astype(np.int64)
+
+
+def pack_mask(mask: Mask) -> bytes:
+    """A bitmap [n], least significant bit first."""
+    return np.packbits(mask, bitorder="little").tobytes()
+
+
+def unpack_mask(data: bytes, length: int) -> Mask:
+    """The bitmap's first `length` entries.
+
+    Raises:
+        ProtocolError: The bytes hold fewer or far more.
+    """
+    if len(data) != (length + 7) // 8:
+        raise ProtocolError(f"bitmap of {len(data)} bytes does not hold {length} entries")
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=length, bitorder="little").astype(bool)
+
+
+def pack_features(features: NDArray[np.int8]) -> bytes:
+    """Interval features [k, 48] as i8."""
+    return features.astype(np.int8).tobytes()
+
+
+def unpack_features(data: bytes, count: int) -> NDArray[np.int8]:
+    """Interval features [count, 48].
+
+    Raises:
+        ProtocolError: The bytes hold another number of rows.
+    """
+    if len(data) != count * FEATURE_BYTES:
+        raise ProtocolError(f"{len(data)} feature bytes for {count} local tokens")
+    return np.frombuffer(data, np.int8).reshape(count, FEATURE_BYTES)
+
+
+def pack_scores(scores: NDArray[np.float64]) -> bytes:
+    """Scores [n] as u8 on a log scale from 1e-12 to 1e2 (14 decades in 255 steps: 13.5% each).
+
+    A score that is not a number, or is infinite, packs as 255: it went to the cloud.
+    """
+    span = np.log(SCORE_CEILING / SCORE_FLOOR)
+    safe = np.clip(np.nan_to_num(scores, nan=SCORE_CEILING), SCORE_FLOOR, SCORE_CEILING)
+    return np.round(np.log(safe / SCORE_FLOOR) / span * 255).astype(np.uint8).tobytes()
+
+
+def unpack_scores(data: bytes) -> NDArray[np.float64]:
+    """Scores [n], each within 7% of what was packed between the floor and the ceiling."""
+    span = np.log(SCORE_CEILING / SCORE_FLOOR)
+    return SCORE_FLOOR * np.exp(np.frombuffer(data, np.uint8) / 255 * span)
+
+
+def pack_confidences(probabilities: NDArray[np.float64]) -> bytes:
+    """Probabilities [n] as u8, 255 for 1."""
+    return np.round(np.clip(probabilities, 0, 1) * 255).astype(np.uint8).tobytes()
+
+
+def unpack_confidences(data: bytes) -> NDArray[np.float64]:
+    """Probabilities [n], each within 0.2% of what was packed."""
+    return np.frombuffer(data, np.uint8) / 255

@@ -1,0 +1,54 @@
+"""Every topic of the fleet. All traffic of one node lies under `fleet/v1/d/{node}/`."""
+
+from fleet.errors import ProtocolError
+from fleet.ids import BootId, NodeId, WorkerId
+
+ROOT = "fleet/v1"
+HUB_STATE = f"{ROOT}/hub/state"  # retained: HubStatus, birth and last will
+
+# What a hub worker subscribes to.
+OPENS = f"$share/hub/{ROOT}/d/+/rq/any"  # any worker: GenerationOpen
+RECORDS = f"$share/hub/{ROOT}/d/+/record"  # any worker: GenerationRecord, QoS 1
+NODE_STATES = f"{ROOT}/d/+/state"  # retained: NodeStatus
+
+
+def requests_to(worker: WorkerId) -> str:
+    """Filter of the requests pinned to one worker: VerifyRequest and GenerationClose."""
+    return f"{ROOT}/d/+/rq/{worker}"
+
+
+def node_state(node: NodeId) -> str:
+    """Retained: a node's birth, heartbeat and last will."""
+    return f"{ROOT}/d/{node}/state"
+
+
+def open_request(node: NodeId) -> str:
+    """Where a node asks any worker to open a generation."""
+    return f"{ROOT}/d/{node}/rq/any"
+
+
+def pinned_request(node: NodeId, worker: WorkerId) -> str:
+    """Where a node sends what belongs to a session on `worker`."""
+    return f"{ROOT}/d/{node}/rq/{worker}"
+
+
+def record(node: NodeId) -> str:
+    """Where a node reports finished pictures (QoS 1)."""
+    return f"{ROOT}/d/{node}/record"
+
+
+def inbox(node: NodeId, boot: BootId) -> str:
+    """Where one boot of a node receives answers and receipts."""
+    return f"{ROOT}/d/{node}/rx/{boot}"
+
+
+def sender(topic: str) -> NodeId:
+    """The node that a topic below `fleet/v1/d/` belongs to.
+
+    Raises:
+        ProtocolError: The topic is not of that form.
+    """
+    parts = topic.split("/")
+    if parts[:3] != ["fleet", "v1", "d"] or len(parts) < 5 or not parts[3]:
+        raise ProtocolError(f"topic {topic!r} names no node")
+    return NodeId(parts[3])
