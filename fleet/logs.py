@@ -11,7 +11,10 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of one module: `log = get_logger(__name__)`, `log.info("verified", accepted=3)`."""
+    """The logger of one module: `log = get_logger(__name__)`.
+
+    An event is a sentence that never varies, and keys: `log.info("verified", accepted=3)`.
+    """
     return cast(structlog.stdlib.BoundLogger, structlog.get_logger(module=name))
 
 
