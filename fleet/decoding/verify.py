@@ -1,0 +1,58 @@
+"""The cloud's verdict on a backlog, by shared Gumbel noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import InvalidInputError
+
+Tokens = NDArray[np.int64]
+
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How much of a backlog stands, and what follows it.
+
+    Attributes:
+        accepted: Backlog tokens that stand, from the first.
+        next_token: The correction if `accepted` is short of the backlog's length, else the
+            bonus token, else -1: the backlog ended with the picture.
+    """
+
+    accepted: int
+    next_token: int
+
+
+def judge(drafts: Tokens, uncertain: NDArray[np.bool_], target_draws: Tokens) -> Verdict:
+    """The verdict of the cloud's own draws on the device's drafts.
+
+    Device and cloud draw with one noise g_t for each position t: the draft is
+    x_t = argmax(log q + g_t), the target's draw y_t = argmax(log p + g_t). An uncertain draft
+    stands iff x_t = y_t; else y_t replaces it and later drafts fall. Either way the token is
+    y_t, whose law is p exactly, since g_t is independent of all tokens before t.
+
+    Args:
+        drafts: The backlog; [n].
+        uncertain: Where the cloud shall judge; [n].
+        target_draws: The cloud's draws at the backlog's positions and, unless the picture ends
+            there, at the one after; [n + 1] or [n].
+
+    Raises:
+        InvalidInputError: The lengths do not fit together.
+    """
+    count = len(drafts)
+    if len(uncertain) != count or len(target_draws) not in (count, count + 1):
+        raise InvalidInputError(
+            f"{count} drafts with {len(uncertain)} marks and {len(target_draws)} target draws"
+        )
+
+    # Uncertain and x != y: replace. Everything else stands. Two draws with common Gumbel noise
+    # agree with probability at least (1 - TV) / (1 + TV) (drafter-invariant speculative
+    # decoding, arXiv:2408.07978), so good drafts mostly do.
+    corrected = np.flatnonzero(uncertain & (drafts != target_draws[:count]))
+    accepted = int(corrected[0]) if len(corrected) else count
+    has_next = accepted < len(target_draws)
+    return Verdict(accepted, int(target_draws[accepted]) if has_next else NO_TOKEN)
