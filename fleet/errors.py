@@ -1,7 +1,7 @@
-"""Every error that ciar-fleet raises on purpose, with the exit code of the command that ends with it.
+"""Every error that ciar-fleet raises on purpose, and the exit code it ends a command with.
 
 FleetError                    1   anything below; never raised itself
-├── InvalidInputError         2   a caption, a path, an option or a setting that cannot be used as given
+├── InvalidInputError         2   a caption, path, option or setting that cannot be used
 ├── TransportError            3   no broker, or the link was refused
 │   └── RequestTimeout        3   a request was not answered before its deadline
 ├── BundleError               4   a bundle whose hashes, signature, format or family is wrong

@@ -42,7 +42,9 @@ def unpack_mask(data: bytes, length: int) -> Mask:
     """
     if len(data) != (length + 7) // 8:
         raise ProtocolError(f"bitmap of {len(data)} bytes does not hold {length} entries")
-    return np.unpackbits(np.frombuffer(data, np.uint8), count=length, bitorder="little").astype(bool)
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=length, bitorder="little").astype(
+        bool
+    )
 
 
 def pack_features(features: NDArray[np.int8]) -> bytes:

@@ -23,7 +23,8 @@ def encode(message: Message) -> bytes:
     payload = bytes([VERSION]) + msgpack.packb(message.model_dump(exclude_defaults=False))
     if len(payload) > MAX_MESSAGE_BYTES:
         raise ProtocolError(
-            f"{type(message).__name__} of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}"
+            f"{type(message).__name__} of {len(payload)} bytes is over the limit"
+            f" of {MAX_MESSAGE_BYTES}"
         )
     return payload
 

@@ -30,7 +30,7 @@ class Message(BaseModel):
 
 
 class Sampling(Message):
-    """How a logit vector becomes a law: guidance, then temperature, then top-k (LlamaGen's order)."""
+    """How logits become a law: guidance, then temperature, then top-k (LlamaGen's order)."""
 
     temperature: float = Field(gt=0, le=100)
     top_k: int = Field(ge=0)  # 0: no cut
@@ -132,7 +132,7 @@ class GenerationRecord(Message):
     fallback: Literal["", "no_broker", "timeout", "busy", "refused", "cancelled"] = ""
     scores: Arr = b""  # u8 [tokens], log scale (arrays.pack_scores)
     decisions: Arr = b""  # u8 [tokens]: 0 prefix, 1 local, 2 verified, 3 corrected, 4 unverified
-    confidences: Arr = b""  # u8 [tokens]: the cloud's probability of its token ×255; 0 where unknown
+    confidences: Arr = b""  # u8 [tokens]: the cloud's probability ×255; 0 where unknown
 
 
 class NodeStatus(Message):
