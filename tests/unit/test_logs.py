@@ -1,0 +1,91 @@
+"""Event logs: one line an event, with its keys, in both forms."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.logs import configure_logs, get_logger
+
+
+@pytest.fixture(autouse=True)
+def _root_logging_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_json_event_is_one_line_with_its_keys() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="json", level="info", stream=stream)
+
+    get_logger("fleet.example").info("verified", request_id="r1", accepted=3)
+
+    event = json.loads(stream.getvalue())
+    assert {
+        "event": "verified",
+        "level": "info",
+        "module": "fleet.example",
+    }.items() <= event.items()
+    assert {"request_id": "r1", "accepted": 3}.items() <= event.items()
+    assert event["timestamp"].endswith("Z")
+
+
+def test_a_console_event_is_one_line_without_colours_in_a_file() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="console", level="info", stream=stream)
+
+    get_logger("fleet.example").info("verified", accepted=3)
+
+    assert "verified" in stream.getvalue()
+    assert "accepted=3" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_events_below_the_level_are_not_written() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="json", level="warning", stream=stream)
+
+    get_logger("fleet.example").info("verified")
+
+    assert not stream.getvalue()
+
+
+def test_a_logger_made_before_the_set_up_follows_it() -> None:
+    log = get_logger("fleet.example")
+    stream = io.StringIO()
+    configure_logs(log_format="json", level="info", stream=stream)
+
+    log.info("verified")
+
+    assert "verified" in stream.getvalue()
+
+
+def test_an_exception_is_part_of_its_event() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="json", level="info", stream=stream)
+
+    try:
+        raise ValueError("out of range")
+    except ValueError:
+        get_logger("fleet.example").exception("handler failed", request_id="r1")
+
+    assert "ValueError: out of range" in json.loads(stream.getvalue())["exception"]
+
+
+def test_what_libraries_log_arrives_as_an_event() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="json", level="info", stream=stream)
+
+    logging.getLogger("uvicorn.error").warning("port %d is taken", 80)
+
+    event = json.loads(stream.getvalue())
+    assert ("port 80 is taken", "warning", "uvicorn.error") == (
+        event["event"],
+        event["level"],
+        event["module"],
+    )
