@@ -210,5 +210,4 @@ class Calls:
 
 async def _stop(task: "asyncio.Task[None]") -> None:
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])

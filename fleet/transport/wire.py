@@ -1,0 +1,200 @@
+"""A connected, non-blocking socket to a broker, with or without TLS, read through a buffer."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+
+from fleet.errors import TransportError
+from fleet.transport.broker import BrokerSettings, TlsSettings
+
+_CHUNK_BYTES = 1 << 16
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux only
+
+
+async def open_wire(broker: BrokerSettings) -> "Wire":
+    """A socket to `broker`; the caller sets the deadline.
+
+    Raises:
+        TransportError: Nothing listens there, the name does not resolve, or TLS failed.
+    """
+    try:
+        sock = await _connect(broker.host, broker.port)
+    except socket.gaierror as error:
+        raise TransportError(
+            f"no broker at {broker.address}; the name does not resolve: check broker.host"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or "every address refused"
+        raise TransportError(
+            f"no broker at {broker.address}; {reason.lower()}: start one there, or set"
+            " broker.host and broker.port"
+        ) from error
+    try:
+        return Wire(await _secure(sock, broker) if broker.tls.enabled else sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class Wire:
+    """What paho needs of a socket (`recv`, `send`, `close`, `fileno`, `setblocking`).
+
+    `fill` reads all that has arrived in one call, so that a small packet costs one system
+    call instead of three, and TLS leaves nothing behind that the event loop cannot see.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray()
+        self._position = 0
+        self._has_ended = False
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether `recv` has something to say, be it that the broker closed the socket."""
+        return self._position < len(self._buffer) or self._has_ended
+
+    def fill(self) -> None:
+        """Moves what has arrived into the buffer."""
+        try:
+            while True:
+                data = self._sock.recv(_CHUNK_BYTES)
+                self._buffer += data
+                self._has_ended = not data
+                if not isinstance(self._sock, ssl.SSLSocket) or not self._sock.pending():
+                    break
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            self._has_ended = True
+        if _QUICKACK is not None and not self._has_ended:
+            # The kernel clears it again by itself. Without it a broker with Nagle's algorithm
+            # on waits 40 ms for our delayed acknowledgement.
+            self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes of the buffer; b"" when the broker has closed the socket."""
+        data = bytes(self._buffer[self._position : self._position + size])
+        self._position += len(data)
+        if self._position == len(self._buffer):
+            self._buffer.clear()
+            self._position = 0
+        if not data and not self._has_ended:
+            raise BlockingIOError
+        return data
+
+    def send(self, data: bytes) -> int:
+        """How many bytes of `data` the kernel has taken."""
+        try:
+            return self._sock.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def setblocking(self, flag: bool) -> None:
+        """The socket never blocks."""
+
+    def fileno(self) -> int:
+        """For the event loop."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Says that no more bytes will come; `finish` frees the socket."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    async def finish(self, deadline_s: float) -> None:
+        """Frees the socket, once the broker has read everything, or after `deadline_s`.
+
+        Closing a socket with unread bytes resets the connection: the broker might then miss
+        the goodbye and publish the will.
+        """
+        try:
+            if not isinstance(self._sock, ssl.SSLSocket):
+                async with asyncio.timeout(deadline_s):
+                    while await asyncio.get_running_loop().sock_recv(self._sock, _CHUNK_BYTES):
+                        pass
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._sock.close()
+
+    def abort(self) -> None:
+        """Frees the socket at once."""
+        self._sock.close()
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError()
+    for family, kind, protocol, _, address in addresses:
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+async def _secure(sock: socket.socket, broker: BrokerSettings) -> ssl.SSLSocket:
+    context = _context(broker.tls)
+    try:
+        secure = context.wrap_socket(
+            sock, server_hostname=broker.host, do_handshake_on_connect=False
+        )
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                await _ready(secure, for_writing=False)
+            except ssl.SSLWantWriteError:
+                await _ready(secure, for_writing=True)
+            else:
+                return secure
+    except ssl.SSLCertVerificationError as error:
+        raise TransportError(
+            f"the certificate of the broker at {broker.address} is not trusted:"
+            f" {error.verify_message}; check broker.host and broker.tls.ca"
+        ) from error
+    except OSError as error:
+        raise TransportError(
+            f"TLS with the broker at {broker.address} failed: {error.strerror or error}; check its"
+            " port, and broker.tls.cert if it asks for a client certificate"
+        ) from error
+
+
+def _context(tls: TlsSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise TransportError(f"broker.tls: a file is not usable: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+async def _ready(sock: socket.socket, *, for_writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add = loop.add_writer if for_writing else loop.add_reader
+    remove = loop.remove_writer if for_writing else loop.remove_reader
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(sock.fileno(), wake)
+    try:
+        await ready
+    finally:
+        remove(sock.fileno())
