@@ -99,7 +99,8 @@ class SpanEngine:
             Hidden states [N, D] of all spans' tokens.
         """
         plan = _plan(cache, spans, self.device)
-        x = self.transformer.embed(plan.tokens, _pad_rows(added, len(plan.tokens)))[None]
+        padded = None if added is None else _pad_rows(added, len(plan.tokens))
+        x = self.transformer.embed(plan.tokens, padded)[None]
         rotation = self.transformer.rotation[self.config.caption_length + plan.positions]
         for layer, block in enumerate(self.transformer.blocks):
             q, k, v = block.project(x, rotation)  # [1, H, N, head_dim]
@@ -109,6 +110,13 @@ class SpanEngine:
             x = block.finish(x, _attend(q[0], keys, values, plan)[None])
         hidden: Tensor = self.transformer.norm(x)[0, : plan.count]
         return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, V] of hidden states [N, D]."""
+        rows = _pad_rows(hidden, _round_up(len(hidden), TOKEN_STEP))
+        logits: Tensor = self.transformer.output(rows)[: len(hidden)]
+        return logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +220,8 @@ def _write(cells: Tensor, new: Tensor, plan: _Plan) -> None:
     cells[plan.rows, :, plan.positions[: plan.count] + 1] = own
 
 
-def _pad_rows(values: Tensor | None, length: int) -> Tensor | None:
-    return None if values is None else F.pad(values, (0, 0, 0, length - len(values)))
+def _pad_rows(values: Tensor, length: int) -> Tensor:
+    return F.pad(values, (0, 0, 0, length - len(values)))
 
 
 def _round_up(size: Any, step: int) -> Any:
