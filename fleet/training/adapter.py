@@ -1,0 +1,180 @@
+"""Training of the interval feature: the cloud learns how far to trust each local token."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fleet.models.checkpoint import DeviceParts, load_checkpoint, load_weights, save_checkpoint
+from fleet.models.interval_feature import FeatureProjection, IntervalFeature
+from fleet.models.interval_head import feature_scalars, interval_law, scores
+from fleet.models.transformer import Transformer
+from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.examples import Batch, Examples
+from fleet.training.losses import divergence
+
+BATCH = 16
+RATE = 2e-3
+CHECK_BATCHES = 4
+SAVE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class LocalPolicy:
+    """Which tokens stay local: those after the prefix whose score is at most the threshold."""
+
+    score: ScoreName
+    threshold: float
+    prefix: int
+
+    def decide(self, all_scores: Tensor) -> Tensor:
+        """Return where tokens stay local [B, T], from scores [B, T, 5]."""
+        local = all_scores[..., SCORE_NAMES.index(self.score)] <= self.threshold
+        local[:, : self.prefix] = False
+        return local
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A history in which local tokens are the device's draws, and what the device said of them."""
+
+    clean: Batch
+    tokens: Tensor  # [B, T]
+    local: Tensor  # [B, T]
+    scalars: Tensor  # [B, T, 16]
+    hidden: Tensor  # [B, T, D] of the device
+
+
+@dataclass
+class AdapterRun:
+    """The adapter in training: both halves, and the frozen models around them."""
+
+    cloud: Transformer
+    device: DeviceParts
+    codes: Tensor  # [V, d], unit length
+    policy: LocalPolicy
+    projection: FeatureProjection
+    feature: IntervalFeature
+
+    @classmethod
+    def start(
+        cls, cloud: Transformer, device: DeviceParts, codes: Tensor, policy: LocalPolicy
+    ) -> "AdapterRun":
+        """Begin with an adapter that changes nothing."""
+        projection = FeatureProjection(device.transformer.config.dim)
+        feature = IntervalFeature(cloud.config.dim)
+        return cls(cloud.requires_grad_(False), device, codes, policy, projection, feature)
+
+    @torch.no_grad()
+    def drift(self, batch: Batch, generator: torch.Generator) -> Drift:
+        """Replace the local tokens of clean histories by draws of the device."""
+        hidden, _ = self.device.transformer(batch.tokens[:, :-1], batch.captions)
+        center, radius = self.device.head(hidden)
+        law = interval_law(center, radius)
+        all_scores = scores(law, self.codes)
+        local = self.policy.decide(all_scores)
+        flat = center.softmax(dim=-1).flatten(0, 1)
+        drawn = torch.multinomial(flat, 1, generator=generator).view_as(batch.tokens)
+        tokens = torch.where(local, drawn, batch.tokens)
+        score = all_scores[..., SCORE_NAMES.index(self.policy.score)]
+        scalars = feature_scalars(law, tokens, score, self.policy.threshold)
+        return Drift(batch, tokens, local, scalars, hidden)
+
+    def features(self, drift: Drift) -> Tensor:
+        """Return the features [B, T, 48] before quantisation, zero where the token is not local."""
+        features: Tensor = self.projection(drift.scalars, drift.hidden)
+        return features * drift.local[..., None]
+
+    def loss(self, drift: Drift, *, switched_on: bool = True) -> Tensor:
+        """Return the mean KL divergence from the cloud's law on the clean history."""
+        clean, captions = drift.clean.tokens[:, :-1], drift.clean.captions
+        with torch.no_grad():
+            target = self.cloud(clean, captions)[1].softmax(dim=-1)
+        added = None
+        if switched_on:
+            added = self.feature(self.feature.quantised(self.features(drift)))[:, :-1]
+        _, logits = self.cloud(drift.tokens[:, :-1], captions, None, added)
+        return divergence(target, logits.log_softmax(dim=-1)).mean()
+
+    def parameters(self) -> list[Tensor]:
+        """Return what is trained."""
+        return [*self.projection.parameters(), *self.feature.parameters()]
+
+    def save(self, path: Path, **progress: object) -> None:
+        """Write both halves."""
+        payload = {
+            "projection": self.projection.state_dict(),
+            "feature": self.feature.state_dict(),
+            "cloud_dim": self.cloud.config.dim,
+            "device_dim": self.device.transformer.config.dim,
+            "policy": {"score": self.policy.score, "threshold": self.policy.threshold},
+        }
+        save_checkpoint(path, {**payload, **progress})
+
+
+def train_adapter(
+    work: Path, examples: Examples, run: AdapterRun, minutes: float, seed: int, bar: Bar
+) -> None:
+    """Train, or go on training, `adapter.pt`; the curve is `adapter.jsonl`."""
+    optimizer = torch.optim.AdamW(run.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    budget, curve, step = Budget(minutes * 60), Curve(work / "adapter.jsonl"), 0
+    path = work / "adapter.pt"
+    if path.exists():
+        state = load_checkpoint(path)
+        load_weights(run.projection, state["projection"])
+        load_weights(run.feature, state["feature"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, budget.used_s = state["step"], state["used_s"]
+    else:
+        _choose_scale(run, examples, seed)
+    budget.tick()
+    saved_s = budget.used_s
+    while budget.tick() < 1.0:
+        optimizer.param_groups[0]["lr"] = RATE * learning_rate_factor(budget.fraction, 0.03, 0.3)
+        loss = run.loss(_drift(run, examples, (seed, step)))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        step += 1
+        bar.show(budget.fraction, f"step {step} kl {float(loss):.4f}")
+        if budget.used_s - saved_s > SAVE_EVERY_S:
+            saved_s = budget.used_s
+            curve.append(step=step, s=saved_s, **check_adapter(run, examples))
+            run.save(path, optimizer=optimizer.state_dict(), step=step, used_s=saved_s)
+    figures = check_adapter(run, examples)
+    curve.append(step=step, s=budget.used_s, **figures)
+    progress = {"step": step, "used_s": budget.used_s, "figures": figures}
+    run.save(path, optimizer=optimizer.state_dict(), **progress)
+
+
+@torch.no_grad()
+def check_adapter(run: AdapterRun, examples: Examples) -> dict[str, float]:
+    """Return the KL divergence on validation pictures with the feature off and on."""
+    batch = examples.take("validation", BATCH * CHECK_BATCHES)
+    generator = torch.Generator().manual_seed(0)
+    off, on = [], []
+    for tokens, captions in zip(
+        batch.tokens.split(BATCH), batch.captions.split(BATCH), strict=True
+    ):
+        drift = run.drift(Batch(tokens, captions), generator)
+        off.append(run.loss(drift, switched_on=False))
+        on.append(run.loss(drift))
+    return {"kl_off": float(torch.stack(off).mean()), "kl_on": float(torch.stack(on).mean())}
+
+
+def _drift(run: AdapterRun, examples: Examples, seed: tuple[int, int]) -> Drift:
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    return run.drift(examples.draw(BATCH, rng), generator)
+
+
+def _choose_scale(run: AdapterRun, examples: Examples, seed: int) -> None:
+    """Fix the int8 steps from one batch; training keeps features within them by clipping."""
+    drift = _drift(run, examples, (seed, 2**31))
+    with torch.no_grad():
+        features = run.features(drift)[drift.local]
+        # Twice what is seen, since the projection of the hidden state goes on growing.
+        run.feature.set_scale(2 * features)

