@@ -1,0 +1,264 @@
+"""The engine: collect → schedule → run → reply.
+
+Requests come in by `submit` while a forward runs in a thread; each forward takes the jobs that
+the scheduler picks from all that wait then. Bounded: sessions by slots, jobs by the scheduler;
+beyond either a request is answered `Full` at once.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cloud_hub.engine.counters import Counters
+from cloud_hub.engine.requests import (
+    Answer,
+    Backlog,
+    Denied,
+    Full,
+    Judged,
+    Logits,
+    Opened,
+    Opening,
+    Reason,
+    Request,
+    SessionKey,
+)
+from cloud_hub.engine.runner import Runner, Span
+from cloud_hub.engine.scheduler import Job, QueueFullError, Scheduler
+from cloud_hub.engine.sessions import Session, Sessions
+from cloud_hub.engine.steps import Reply, Task, estimate, plan, settle
+from fleet.logs import get_logger
+
+log = get_logger(__name__)
+
+_LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
+_FAILED_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the engine takes its time."""
+
+    chunk: int  # history tokens of one forward
+    max_deadline_s: float  # no request waits longer, whatever it asks for
+
+
+class Step(NamedTuple):
+    """A task and its span in the forward under way."""
+
+    task: Task
+    span: Span
+
+
+class Outcome(NamedTuple):
+    """How long a forward took, and what became of each step; no answers if it failed."""
+
+    forward_s: float
+    answers: list[Answer | None] | None
+
+
+class Engine:
+    """Answers openings and backlogs of many sessions with few forwards."""
+
+    def __init__(
+        self,
+        *,
+        runner: Runner,
+        sessions: Sessions,
+        scheduler: Scheduler[Task],
+        pace: Pace,
+        clock: Callable[[], float],
+    ) -> None:
+        self.counters = Counters()
+        self._runner = runner
+        self._sessions = sessions
+        self._scheduler = scheduler
+        self._pace = pace
+        self._clock = clock
+        self._wake = asyncio.Event()
+
+    # ── Collect ───────────────────────────────────────────────────────────────────────────
+
+    def submit(self, request: Request, reply: Reply) -> Answer | None:
+        """Takes a request; answers at once if no forward is needed, else calls `reply` later.
+
+        A repeat is answered as it was before; a repeat of what still waits is dropped.
+        """
+        now = self._clock()
+        session = self._sessions.find(request.key, now)
+        if session is not None and request.request_id in session.answers:
+            self.counters.repeated += 1
+            return session.answers[request.request_id]
+        if session is not None and request.request_id in session.waiting:
+            self.counters.repeated += 1
+            session.waiting[request.request_id] = self._deadline(request, now)
+            return None
+        answer = self._admit(request, session, reply, now)
+        if answer is not None:
+            self._count(answer)
+        return answer
+
+    def close(self, key: SessionKey) -> None:
+        """Ends a session; its waiting requests are dropped."""
+        session = self._sessions.close(key)
+        if session is not None:
+            self._scheduler.cancel(session)
+
+    def _admit(
+        self, request: Request, session: Session | None, reply: Reply, now: float
+    ) -> Answer | None:
+        if isinstance(request, Opening):
+            self.close(request.key)
+            before = len(self._sessions)
+            session = self._sessions.open(request, now)
+            self.counters.evicted += session is not None and len(self._sessions) == before
+        if session is None:
+            if isinstance(request, Opening):
+                return Full(self._scheduler.retry_after_s)
+            return Denied(Reason.UNKNOWN_SESSION)
+        session.waiting[request.request_id] = self._deadline(request, now)
+        task = Task(request, session, reply, queued_at=now)
+        try:
+            self._scheduler.submit(self._job(task, estimate(request, self._pace.chunk)))
+        except QueueFullError as full:
+            del session.waiting[request.request_id]
+            if isinstance(request, Opening):
+                self._sessions.close(request.key)
+            return Full(full.retry_after_s)
+        self._wake.set()
+        return None
+
+    def _deadline(self, request: Request, now: float) -> float:
+        return now + min(request.deadline_s, self._pace.max_deadline_s)
+
+    @staticmethod
+    def _job(task: Task, tokens: int) -> Job[Task]:
+        return Job(task.session, task.request.key.node, task.deadline, tokens, task)
+
+    # ── Schedule → run → reply ────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Works until cancelled; then the forward under way ends and is answered."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for session in self._sessions.expire(self._clock()):
+                self._scheduler.cancel(session)
+            while len(self._scheduler):
+                await self._run_batch(await self._schedule())
+
+    async def _schedule(self) -> list[Step]:
+        """The next forward's steps; what cannot run is answered here."""
+        steps = []
+        for job in self._scheduler.next_batch():
+            task, now = job.work, self._clock()
+            task.queue_s += now - task.queued_at
+            if task.forwards == 0 and now > task.deadline:
+                self._drop_late(task)
+                continue
+            span = plan(task, self._pace.chunk)
+            if isinstance(span, Denied):
+                await self._reply(task, span)
+            else:
+                steps.append(Step(task, span))
+        return steps
+
+    async def _run_batch(self, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        forward = asyncio.create_task(asyncio.to_thread(self._compute, steps), name="forward")
+        try:
+            outcome = await asyncio.shield(forward)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_FORWARD_S):
+                    await self._deliver(steps, await forward)
+            raise
+        await self._deliver(steps, outcome)
+
+    def _compute(self, steps: Sequence[Step]) -> Outcome:
+        """Runs in a thread; touches only the sessions of the steps."""
+        started = self._clock()
+        try:
+            rows = self._runner.run([step.span for step in steps])
+            forward_s = self._clock() - started
+            answers = [
+                self._settle(step, logits, forward_s)
+                for step, logits in zip(steps, rows, strict=True)
+            ]
+            return Outcome(forward_s, answers)
+        except Exception:
+            log.exception("forward_failed", spans=len(steps))
+            return Outcome(self._clock() - started, None)
+
+    @staticmethod
+    def _settle(step: Step, rows: Logits, forward_s: float) -> Answer | None:
+        step.task.forwards += 1
+        step.task.forward_s += forward_s
+        return settle(step.task, step.span, rows)
+
+    def _measure(self, steps: Sequence[Step], forward_s: float) -> None:
+        tokens = sum(step.span.tokens for step in steps)
+        self.counters.forwards += 1
+        self.counters.spans += len(steps)
+        self.counters.tokens += tokens
+        self.counters.forward_s += forward_s
+        self._scheduler.observe(tokens, forward_s)
+
+    async def _deliver(self, steps: Sequence[Step], outcome: Outcome) -> None:
+        self._measure(steps, outcome.forward_s)
+        if outcome.answers is None:
+            await self._give_up(steps)
+            return
+        for (task, _), answer in zip(steps, outcome.answers, strict=True):
+            if not task.session.is_open:
+                continue
+            if answer is None:
+                self._resume(task)
+            else:
+                await self._reply(task, answer)
+
+    async def _give_up(self, steps: Sequence[Step]) -> None:
+        """The forward failed: what its slots hold is unknown, so their sessions end."""
+        self.counters.failed += 1
+        for task, _ in steps:
+            if task.session.is_open:
+                await self._reply(task, Full(_FAILED_RETRY_S))
+                self.close(task.request.key)
+
+    def _resume(self, task: Task) -> None:
+        task.queued_at = self._clock()
+        session = task.session
+        waiting = min(session.length - session.cached, self._pace.chunk)
+        self._scheduler.resume(self._job(task, max(waiting, 1)))
+
+    async def _reply(self, task: Task, answer: Answer) -> None:
+        task.session.waiting.pop(task.request.request_id, None)
+        if isinstance(answer, Opened | Judged):
+            task.session.remember(task.request.request_id, answer)
+        self._count(answer, task.request)
+        await task.reply(answer)
+
+    def _drop_late(self, task: Task) -> None:
+        """Nobody waits for the answer any more; the device asks again or goes on alone."""
+        self.counters.late += 1
+        task.session.waiting.pop(task.request.request_id, None)
+        if isinstance(task.request, Opening):
+            self.close(task.request.key)
+
+    def _count(self, answer: Answer, request: Request | None = None) -> None:
+        match answer:
+            case Opened(tokens=tokens):
+                self.counters.opened += 1
+                self.counters.prefix_tokens += len(tokens)
+            case Judged(accepted=accepted, confidences=judged):
+                self.counters.verified += 1
+                self.counters.judged += len(judged)
+                if isinstance(request, Backlog):
+                    self.counters.corrected += accepted < len(request.run)
+            case Full():
+                self.counters.full += 1
+            case Denied(reason=reason):
+                self.counters.denied[reason.value] += 1

@@ -1,0 +1,130 @@
+"""What the engine is asked and what it answers, as arrays instead of messages."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.ids import BootId, GenerationId, NodeId, RequestId
+from fleet.protocol.messages import Sampling
+
+Tokens = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Features = NDArray[np.int8]
+Logits = NDArray[np.float32]
+
+
+class SessionKey(NamedTuple):
+    """One picture of one node. A foreign node that names the picture has another key."""
+
+    node: NodeId
+    generation: GenerationId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Known tokens in a row, and what the device said of those it accepted by itself."""
+
+    tokens: Tokens  # [n]
+    local: Mask  # [n]
+    features: Features  # [n, 48], zero where not local
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """Asks for a session on the tokens of `history` and for tokens up to `prefix_tokens`."""
+
+    key: SessionKey
+    request_id: RequestId
+    boot: BootId
+    caption: tuple[int, ...]  # word ids
+    seed: int
+    sampling: Sampling
+    use_features: bool
+    prefix_tokens: int
+    branch: int
+    history: Run
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backlog:
+    """Asks to run the tokens from position `start` on and to judge the uncertain ones."""
+
+    key: SessionKey
+    request_id: RequestId
+    branch: int
+    start: int
+    run: Run
+    uncertain: Mask  # [n]
+    deadline_s: float
+
+    @property
+    def end(self) -> int:
+        """The position after the backlog."""
+        return self.start + len(self.run)
+
+
+Request = Opening | Backlog
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request took: forwards that served it, time queued, time in forwards."""
+
+    forwards: int
+    queue_s: float
+    forward_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session, and the tokens that were drawn for it."""
+
+    tokens: tuple[int, ...]
+    confidences: tuple[float, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict (see `VerifyResponse`), and the session's branch after it."""
+
+    branch: int
+    accepted: int
+    next_token: int
+    confidences: tuple[float, ...]
+    cost: Cost
+
+
+class Reason(Enum):
+    """Why a request cannot be served as it is; the names of `Refused.reason`."""
+
+    UNKNOWN_SESSION = "unknown_session"
+    STALE = "stale"
+    GAP = "gap"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A request that cannot be served as it is."""
+
+    reason: Reason
+    expected: int = -1
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """No room: come back later."""
+
+    retry_after_s: float
+
+
+Answer = Opened | Judged | Denied | Full

@@ -1,0 +1,192 @@
+"""What a request needs of the next forward, and what it makes of the forward's logits; pure."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_hub.engine.requests import (
+    Answer,
+    Backlog,
+    Cost,
+    Denied,
+    Judged,
+    Logits,
+    Opened,
+    Opening,
+    Reason,
+    Request,
+    Tokens,
+)
+from cloud_hub.engine.runner import Span
+from cloud_hub.engine.sessions import Session
+from fleet.decoding.noise import gumbel
+from fleet.decoding.sampling import draw, law, sharpen
+from fleet.decoding.verify import judge
+
+Reply = Callable[[Answer], Awaitable[None]]
+
+_NOISE_ROWS_KEPT = 64
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One admitted request on its way through one forward (a backlog) or several (an opening)."""
+
+    request: Request
+    session: Session
+    reply: Reply
+    queued_at: float
+    forwards: int = 0
+    queue_s: float = 0.0
+    forward_s: float = 0.0
+    confidences: list[float] = field(default_factory=list)
+
+    @property
+    def deadline(self) -> float:
+        """Until when somebody waits; a repeat moves it."""
+        return self.session.waiting[self.request.request_id]
+
+    @property
+    def cost(self) -> Cost:
+        """What the request took so far."""
+        return Cost(self.forwards, self.queue_s, self.forward_s)
+
+
+def plan(task: Task, chunk: int) -> Span | Denied:
+    """The span that the request runs next, of at most `chunk` tokens while a history is run."""
+    match task.request:
+        case Opening() as opening:
+            return _plan_opening(opening, task.session, chunk)
+        case Backlog() as backlog:
+            return _plan_backlog(backlog, task.session)
+
+
+def settle(task: Task, span: Span, rows: Logits) -> Answer | None:
+    """Moves the session on by the span's logits [n, V]; the answer, once there is one."""
+    match task.request:
+        case Opening() as opening:
+            return _settle_opening(task, opening, span, rows)
+        case Backlog() as backlog:
+            return _settle_backlog(task, backlog, span, rows)
+
+
+def estimate(request: Request, chunk: int) -> int:
+    """Tokens of the request's first span."""
+    match request:
+        case Opening(history=history):
+            return 1 + min(len(history), chunk)
+        case Backlog(run=run):
+            return 1 + len(run)
+
+
+# ── Opening: the history in chunks, then one drawn token a forward ────────────────────────
+
+
+def _plan_opening(opening: Opening, session: Session, chunk: int) -> Span:
+    begins = session.first is None
+    if begins:
+        session.write(0, opening.history)
+    end = min(session.length, session.cached + chunk)
+    return Span(
+        slot=session.slot,
+        start=session.cached,
+        run=session.known(session.cached, end),
+        guidance=session.sampling.guidance,
+        use_features=session.use_features,
+        caption=session.caption if begins else None,
+    )
+
+
+def _settle_opening(task: Task, opening: Opening, span: Span, rows: Logits) -> Opened | None:
+    session = task.session
+    if span.caption is not None:
+        session.first = rows[0]
+    session.cached, session.ahead = span.start + len(span.run), rows[-1]
+    if session.cached == session.length < opening.prefix_tokens:
+        tokens, confidences = _draw(session, [session.length], rows[-1:])
+        session.put(int(tokens[0]))
+        task.confidences.extend(confidences)
+    # The last prefix token needs no forward of its own: the first backlog's takes it along.
+    if session.length < opening.prefix_tokens or session.cached < len(opening.history):
+        return None
+    drawn = session.tokens[len(opening.history) : session.length]
+    return Opened(tuple(drawn.tolist()), tuple(task.confidences), task.cost)
+
+
+# ── Backlog: one forward over its tokens and whatever known token is not in the cache ─────
+
+
+def _plan_backlog(backlog: Backlog, session: Session) -> Span | Denied:
+    if backlog.branch != session.branch:
+        older = backlog.branch < session.branch
+        return Denied(Reason.STALE if older else Reason.UNKNOWN_SESSION)
+    if backlog.start > session.length:
+        return Denied(Reason.GAP, expected=session.length)
+    session.rewind(backlog.start)
+    session.write(backlog.start, backlog.run)
+    return Span(
+        slot=session.slot,
+        start=session.cached,
+        run=session.known(session.cached, backlog.end),
+        guidance=session.sampling.guidance,
+        use_features=session.use_features,
+    )
+
+
+def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> Judged:
+    session = task.session
+    laws = _laws_from(backlog.start, session, span, rows)
+    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
+    bonus = [len(backlog.run)] if backlog.end < session.positions else []
+    draws, confidences = _draw(
+        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
+    )
+    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
+    targets[judged + bonus] = draws
+    verdict = judge(backlog.run.tokens, backlog.uncertain, targets)
+    if verdict.accepted < len(backlog.run):
+        session.length = session.cached = backlog.start + verdict.accepted
+        session.put(verdict.next_token)
+        session.branch += 1
+    else:
+        session.cached = backlog.end
+    session.ahead = laws[verdict.accepted]
+    shown = sum(index <= verdict.accepted for index in judged)
+    return Judged(
+        session.branch, verdict.accepted, verdict.next_token, tuple(confidences[:shown]), task.cost
+    )
+
+
+def _laws_from(start: int, session: Session, span: Span, rows: Logits) -> Logits:
+    """The logits [n + 1, V] of the backlog's positions and of the one after it."""
+    if span.start == start:
+        assert session.ahead is not None
+        return np.concatenate([session.ahead[None], rows])
+    return rows[start - 1 - span.start :]
+
+
+# ── Draws ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _draw(session: Session, positions: Sequence[int], logits: Logits) -> tuple[Tokens, list[float]]:
+    """The cloud's draws [k] at the positions, by the picture's noise, and their probabilities."""
+    if not positions:
+        return np.zeros(0, np.int64), []
+    sharp = sharpen(logits, session.sampling)
+    tokens = draw(sharp, _noise(session, positions, logits.shape[-1]))
+    confidences = np.take_along_axis(law(sharp), tokens[:, None], axis=-1)[:, 0]
+    return tokens, [float(value) for value in confidences]
+
+
+def _noise(session: Session, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
+    """The noise [k, V] of the positions; kept, since a bonus position is often judged next."""
+    missing = [position for position in positions if position not in session.noise]
+    if missing:
+        rows = gumbel(session.seed, np.array(missing, np.int64), vocab_size)
+        session.noise.update(zip(missing, rows, strict=True))
+    found = np.stack([session.noise[position] for position in positions])
+    while len(session.noise) > _NOISE_ROWS_KEPT:
+        del session.noise[next(iter(session.noise))]
+    return found

@@ -1,0 +1,120 @@
+"""Spans on the cloud model in torch; two cache rows a session, for guidance."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cloud_hub.engine.requests import Logits
+from cloud_hub.engine.runner import Span
+from fleet.decoding.sampling import guide
+from fleet.errors import InvalidInputError
+from fleet.models import spans as model_spans
+from fleet.models.torch_model import CloudModel
+from fleet.models.transformer import Condition
+
+_MIB = 1 << 20
+_CAPTIONS_KEPT = 256
+
+
+def slots_in(model: CloudModel, cache_mib: int) -> int:
+    """Sessions that fit in `cache_mib` MiB of KV cache.
+
+    Raises:
+        InvalidInputError: Not even one fits.
+    """
+    session_bytes = 2 * model.cache_row_bytes
+    slots = cache_mib * _MIB // session_bytes
+    if slots < 1:
+        needed = -(-session_bytes // _MIB)
+        raise InvalidInputError(
+            f"engine.cache_mib = {cache_mib} holds no session: one needs {needed} MiB"
+        )
+    return slots
+
+
+class TorchRunner:
+    """Runs on the slots of one preallocated cache: rows 2·slot (guided) and 2·slot + 1.
+
+    One thread at a time; a caption's condition is computed once and kept for the next picture.
+    """
+
+    def __init__(self, model: CloudModel, slots: int) -> None:
+        self._model = model
+        self._slots = slots
+        self._cache = model.new_cache(2 * slots)
+        self._conditions: OrderedDict[tuple[int, ...], tuple[Condition, Logits]] = OrderedDict()
+
+    @property
+    def slots(self) -> int:
+        """See `Runner.slots`."""
+        return self._slots
+
+    @property
+    def positions(self) -> int:
+        """See `Runner.positions`."""
+        return self._model.tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Runner.vocab_size`."""
+        return self._model.vocab_size
+
+    @torch.inference_mode()
+    def run(self, spans: Sequence[Span]) -> list[Logits]:
+        """See `Runner.run`."""
+        first = [self._begin(span) for span in spans]
+        # Rows of neighbouring slots attend in one call, so the forward gets them in their order.
+        filled = [index for index, span in enumerate(spans) if len(span.run)]
+        filled.sort(key=lambda index: spans[index].slot)
+        rows = dict(zip(filled, self._forward([spans[index] for index in filled]), strict=True))
+        return [
+            np.concatenate([part for part in (head, rows.get(index)) if part is not None])
+            for index, head in enumerate(first)
+        ]
+
+    def _begin(self, span: Span) -> Logits | None:
+        """Gives the slot its condition; the guided logits [1, V] of position 0."""
+        if span.caption is None:
+            return None
+        condition, logits = self._condition(span.caption)
+        for branch in range(_branches(span)):
+            self._cache.begin(2 * span.slot + branch, condition, branch)
+        return _guided([logits[:1], logits[1:]], span)
+
+    def _condition(self, caption: tuple[int, ...]) -> tuple[Condition, Logits]:
+        if caption not in self._conditions:
+            condition = self._model.condition_pair(caption)
+            logits = self._model.start_logits(condition).cpu().numpy()
+            self._conditions[caption] = condition, logits
+            if len(self._conditions) > _CAPTIONS_KEPT:
+                self._conditions.popitem(last=False)
+        self._conditions.move_to_end(caption)
+        return self._conditions[caption]
+
+    def _forward(self, spans: Sequence[Span]) -> list[Logits]:
+        """Guided logits [n, V] of each span."""
+        if not spans:
+            return []
+        rows = [_row(span, branch) for span in spans for branch in range(_branches(span))]
+        logits = self._model.forward_spans(self._cache, rows).cpu().numpy()
+        parts = iter(np.split(logits, np.cumsum([len(row.tokens) for row in rows])[:-1]))
+        return [_guided([next(parts) for _ in range(_branches(span))], span) for span in spans]
+
+
+def _branches(span: Span) -> int:
+    return 2 if span.guidance > 1 else 1
+
+
+def _guided(branches: Sequence[Logits], span: Span) -> Logits:
+    guided: Logits = guide(branches[0], branches[-1], span.guidance)
+    return guided
+
+
+def _row(span: Span, branch: int) -> model_spans.Span:
+    features: NDArray[np.int8] | None = span.run.features
+    if not span.use_features or not span.run.local.any():
+        features = None
+    return model_spans.Span(2 * span.slot + branch, span.start, span.run.tokens, features)

@@ -1,0 +1,387 @@
+"""The engine on the toy: batching, repeats, losses and reopenings change no token."""
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_hub.engine.requests import Answer, Denied, Full, Opened, Reason
+from tests.unit.cloud_hub.bench import (
+    CAPTION,
+    LIMITS,
+    Bench,
+    BusyError,
+    ToyDevice,
+    device,
+    expected_picture,
+    judged,
+    key,
+    opened,
+)
+from tests.unit.cloud_hub.toy import POSITIONS, VOCAB, backlog, cloud_only, opening, run_of
+
+
+async def test_an_opening_draws_the_prefix_that_the_cloud_alone_would_draw() -> None:
+    async with Bench().running() as bench:
+        answer = opened(await bench.ask(opening(prefix_tokens=5)))
+
+    assert list(answer.tokens) == cloud_only(CAPTION, 7, 5)
+    assert len(answer.confidences) == 5
+    assert all(0 < value <= 1 for value in answer.confidences)
+    assert answer.cost.forwards == 5
+
+
+async def test_an_opening_without_prefix_is_one_forward_and_no_tokens() -> None:
+    async with Bench().running() as bench:
+        answer = opened(await bench.ask(opening(prefix_tokens=0)))
+
+        verdict = judged(await bench.ask(backlog(0, run_of([0]), [True])))
+
+    assert (answer.tokens, answer.cost.forwards) == ((), 1)
+    assert verdict.next_token == cloud_only(CAPTION, 7, 2)[verdict.accepted]
+
+
+async def test_an_opening_can_draw_the_whole_picture() -> None:
+    async with Bench().running() as bench:
+        answer = opened(await bench.ask(opening(prefix_tokens=POSITIONS)))
+
+    assert list(answer.tokens) == cloud_only(CAPTION, 7)
+
+
+async def test_verifying_everything_gives_the_cloud_only_picture() -> None:
+    async with Bench().running() as bench:
+        picture = await device(bench, 1).picture()
+
+    assert picture.tokens.tolist() == cloud_only(CAPTION, 1001)
+
+
+async def test_right_drafts_stand_and_the_bonus_token_is_the_next_draw() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench().running() as bench:
+        await bench.ask(opening(prefix_tokens=3))
+        verdict = judged(await bench.ask(backlog(3, run_of(right[3:8]), [True] * 5)))
+        last = judged(await bench.ask(backlog(8, run_of(right[8:]), [True] * 8)))
+
+    assert (verdict.accepted, verdict.next_token, verdict.branch) == (5, right[8], 0)
+    assert (last.accepted, last.next_token) == (8, -1)
+    assert len(verdict.confidences) == 5
+
+
+async def test_a_wrong_draft_is_replaced_and_what_follows_falls() -> None:
+    right = cloud_only(CAPTION, 7)
+    wrong = [right[3], (right[4] + 1) % VOCAB, right[5]]
+    async with Bench().running() as bench:
+        await bench.ask(opening(prefix_tokens=3))
+        verdict = judged(await bench.ask(backlog(3, run_of(wrong), [True] * 3)))
+        after = judged(await bench.ask(backlog(5, run_of(right[5:7]), [True] * 2, branch=1)))
+
+    assert (verdict.accepted, verdict.next_token, verdict.branch) == (1, right[4], 1)
+    assert len(verdict.confidences) == 2
+    assert (after.accepted, after.next_token) == (2, right[7])
+
+
+@pytest.mark.parametrize("local_share", [0.0, 0.5, 0.9])
+async def test_many_sessions_together_give_what_each_gives_alone(local_share: float) -> None:
+    async def alone(index: int) -> list[int]:
+        async with Bench().running() as bench:
+            return (await device(bench, index, local_share).picture()).tokens.tolist()
+
+    async with Bench(slots=12).running() as bench:
+        devices = [device(bench, index, local_share) for index in range(12)]
+        together = await asyncio.gather(*(each.picture() for each in devices))
+
+    assert [each.tokens.tolist() for each in together] == [await alone(i) for i in range(12)]
+    assert max(len(batch) for batch in bench.toy.batches) > 4
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 9), st.sampled_from([0.0, 0.4, 0.8, 1.0]))
+def test_the_picture_does_not_depend_on_how_it_was_cut_into_backlogs(
+    cuts: int, window: int, local_share: float
+) -> None:
+    async def draw_picture() -> tuple[list[int], list[int]]:
+        async with Bench().running() as bench:
+            one = replace(device(bench, 3, local_share, cuts), window=window)
+            return (await one.picture()).tokens.tolist(), expected_picture(one)
+
+    drawn, expected = asyncio.run(draw_picture())
+
+    assert drawn == expected
+
+
+async def test_a_feature_reaches_the_model_and_only_if_it_is_used() -> None:
+    local = run_of([5, 6, 7], [True, True, False])
+    verdicts = []
+    for use in (True, False):
+        async with Bench().running() as bench:
+            await bench.ask(replace(opening(), use_features=use))
+            await bench.ask(backlog(3, local, [False, False, False]))
+            verdicts.append(bench.toy.features[bench.toy.batches[-1][0].slot, 3:6].any(axis=1))
+
+    assert [list(rows) for rows in verdicts] == [[True, True, False]] * 2
+
+
+async def test_a_repeat_is_answered_as_before_without_a_forward() -> None:
+    async with Bench().running() as bench:
+        ask = opening(prefix_tokens=3)
+        first = [
+            await bench.ask(ask),
+            await bench.ask(backlog(3, run_of([1]), [True], request_id="v")),
+        ]
+        forwards = bench.engine.counters.forwards
+
+        again = [
+            await bench.ask(ask),
+            await bench.ask(backlog(3, run_of([1]), [True], request_id="v")),
+        ]
+
+    assert again == first
+    assert bench.engine.counters.forwards == forwards
+    assert bench.engine.counters.repeated == 2
+
+
+async def test_a_repeat_of_what_still_waits_is_dropped() -> None:
+    bench = Bench()
+    replies: list[Answer] = []
+
+    async def reply(answer: Answer) -> None:
+        replies.append(answer)
+
+    ask = opening()
+    assert bench.engine.submit(ask, reply) is None
+    assert bench.engine.submit(ask, reply) is None
+    async with bench.running():
+        await bench.ask(opening(generation="other"))
+
+    assert len(replies) == 1
+
+
+async def test_an_older_branch_is_stale_and_a_hole_is_a_gap() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench().running() as bench:
+        await bench.ask(opening(prefix_tokens=3))
+        await bench.ask(backlog(3, run_of([(right[3] + 1) % VOCAB]), [True]))
+
+        stale = await bench.ask(backlog(4, run_of([1]), [True], branch=0))
+        gap = await bench.ask(backlog(7, run_of([1]), [True], branch=1))
+        newer = await bench.ask(backlog(4, run_of([1]), [True], branch=2))
+
+    assert stale == Denied(Reason.STALE)
+    assert gap == Denied(Reason.GAP, expected=4)
+    assert newer == Denied(Reason.UNKNOWN_SESSION)
+
+
+async def test_requests_in_flight_together_run_in_their_order() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench().running() as bench:
+        answers = await bench.ask_all(
+            [opening(prefix_tokens=3)]
+            + [backlog(start, run_of([right[start]]), [True]) for start in range(3, 9)]
+        )
+
+    assert [judged(answer).accepted for answer in answers[1:]] == [1] * 6
+
+
+async def test_after_a_correction_the_requests_in_flight_are_stale() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench().running() as bench:
+        await bench.ask(opening(prefix_tokens=3))
+        answers = await bench.ask_all(
+            [
+                backlog(3, run_of([(right[3] + 1) % VOCAB]), [True]),
+                backlog(4, run_of([right[4]]), [True]),
+            ]
+        )
+
+    assert judged(answers[0]).next_token == right[3]
+    assert answers[1] == Denied(Reason.STALE)
+
+
+async def test_a_request_from_an_earlier_start_runs_again_from_there() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench().running() as bench:
+        await bench.ask(opening(prefix_tokens=3))
+        await bench.ask(backlog(3, run_of(right[3:9]), [True] * 6))
+
+        from_five = judged(await bench.ask(backlog(5, run_of(right[5:7]), [True] * 2)))
+        from_zero = judged(await bench.ask(backlog(0, run_of(right[:4]), [True] * 4)))
+        next_one = judged(await bench.ask(backlog(4, run_of(right[4:6]), [True] * 2)))
+
+    assert (from_five.accepted, from_five.next_token) == (2, right[7])
+    assert (from_zero.accepted, from_zero.next_token) == (4, right[4])
+    assert (next_one.accepted, next_one.next_token) == (2, right[6])
+
+
+async def test_an_unknown_session_says_so_and_a_foreign_node_has_none() -> None:
+    async with Bench().running() as bench:
+        await bench.ask(opening(node="n1"))
+
+        foreign = await bench.ask(backlog(3, run_of([1]), [True], node="n2"))
+
+    assert foreign == Denied(Reason.UNKNOWN_SESSION)
+
+
+@pytest.mark.parametrize("known", range(POSITIONS))
+async def test_a_reopened_picture_goes_on_as_if_nothing_had_happened(known: int) -> None:
+    async with Bench().running() as bench:
+        whole = (await device(bench, 5, 0.5).picture()).tokens.tolist()
+    async with Bench().running() as first:
+        cut = device(first, 5, 0.5)
+        await cut.open()
+        while len(cut.run) < known:
+            await cut.advance()
+    async with Bench(chunk=3).running() as second:
+        cut.bench = second
+        await cut.open()
+        finished = (await cut.picture()).tokens.tolist()
+
+    assert finished == whole
+
+
+async def test_a_history_shorter_than_the_prefix_is_continued() -> None:
+    right = cloud_only(CAPTION, 7)
+    async with Bench(chunk=2).running() as bench:
+        answer = opened(await bench.ask(opening(prefix_tokens=6, history=run_of(right[:3]))))
+
+    assert list(answer.tokens) == right[3:6]
+
+
+async def test_sessions_beyond_the_slots_evict_the_one_idle_longest() -> None:
+    async with Bench(slots=2).running() as bench:
+        for name in ("a", "b"):
+            await bench.ask(opening(generation=name))
+            bench.now += 1
+        await bench.ask(backlog(3, run_of([1]), [True], generation="a"))
+        bench.now += 1
+
+        await bench.ask(opening(generation="c"))
+
+        assert len(bench.sessions) == 2
+        assert bench.sessions.find(key(generation="b"), bench.now) is None
+        assert bench.engine.counters.evicted == 1
+
+
+async def test_more_devices_than_slots_take_turns_and_make_their_pictures() -> None:
+    async with Bench(slots=2, keep_s=1.0).running() as bench:
+        pictures = await asyncio.gather(
+            *(_persistent(device(bench, index, 0.5)) for index in range(5))
+        )
+    alone = []
+    for index in range(5):
+        async with Bench().running() as quiet:
+            alone.append((await device(quiet, index, 0.5).picture()).tokens.tolist())
+
+    assert pictures == alone
+    assert bench.engine.counters.full > 0
+
+
+async def _persistent(one: ToyDevice) -> list[int]:
+    while len(one.run) < POSITIONS:
+        try:
+            await one.picture()
+        except BusyError:
+            one.bench.now += 0.01
+            await asyncio.sleep(0)
+    one.bench.engine.close(key(one.node))
+    return one.run.tokens.tolist()
+
+
+async def test_a_busy_session_is_not_evicted() -> None:
+    bench = Bench(slots=1, keep_s=5.0)
+    async with bench.running():
+        await bench.ask(opening(generation="a"))
+
+        refused = await bench.ask(opening(generation="b"))
+        bench.now += 5
+        taken = await bench.ask(opening(generation="b"))
+
+    assert isinstance(refused, Full)
+    assert isinstance(taken, Opened)
+
+
+async def test_a_full_queue_answers_at_once() -> None:
+    bench = Bench(limits=replace(LIMITS, jobs=1))
+
+    async def reply(answer: Answer) -> None:
+        raise AssertionError(answer)
+
+    bench.engine.submit(opening(generation="a"), reply)
+    answer = bench.engine.submit(opening(generation="b"), reply)
+
+    assert isinstance(answer, Full)
+    assert answer.retry_after_s > 0
+    assert len(bench.sessions) == 1
+
+
+async def test_what_nobody_waits_for_any_more_is_dropped_and_may_be_asked_again() -> None:
+    bench = Bench()
+
+    async def reply(answer: Answer) -> None:
+        bench.late.append(answer)
+
+    bench.engine.submit(opening(request_id="o", deadline_s=1), reply)
+    bench.now += 2
+    async with bench.running():
+        answer = await bench.ask(opening(generation="other"))
+        again = await bench.ask(opening(request_id="o", deadline_s=1))
+
+    assert bench.late == []
+    assert bench.engine.counters.late == 1
+    assert isinstance(answer, Opened)
+    assert list(opened(again).tokens) == cloud_only(CAPTION, 7, 3)
+
+
+async def test_a_failed_forward_ends_its_sessions_and_not_the_engine() -> None:
+    async with Bench().running() as bench:
+        await bench.ask(opening())
+        bench.toy.fails = 1
+
+        failed = await bench.ask(backlog(3, run_of([1]), [True]))
+        gone = await bench.ask(backlog(3, run_of([1]), [True]))
+        back = await bench.ask(opening())
+
+    assert isinstance(failed, Full)
+    assert gone == Denied(Reason.UNKNOWN_SESSION)
+    assert isinstance(back, Opened)
+
+
+async def test_a_closed_session_frees_its_slot_and_drops_what_waits() -> None:
+    bench = Bench(slots=1)
+
+    async def reply(answer: Answer) -> None:
+        bench.late.append(answer)
+
+    bench.engine.submit(opening(generation="a"), reply)
+    bench.engine.close(key(generation="a"))
+    async with bench.running():
+        await bench.ask(opening(generation="b"))
+
+    assert bench.late == []
+    assert len(bench.sessions) == 1
+
+
+async def test_a_stop_answers_the_forward_under_way() -> None:
+    bench = Bench()
+    answers: list[Answer] = []
+
+    async def reply(answer: Answer) -> None:
+        answers.append(answer)
+
+    task = asyncio.create_task(bench.engine.run(), name="engine")
+    bench.engine.submit(opening(prefix_tokens=0), reply)
+    for _ in range(3):  # the engine takes the job and its thread begins
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert len(answers) == 1
+
+
+def test_pairs_of_seeds_give_different_pictures() -> None:
+    pictures = [cloud_only(CAPTION, seed) for seed in range(5)]
+
+    assert all(one != other for one, other in pairwise(pictures))
