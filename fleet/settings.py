@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -79,11 +80,33 @@ def show_settings(settings: Settings) -> str:
 
 def setting_keys(kind: type[BaseModel], above: str = "") -> Iterator[str]:
     """Every key of `kind` as it stands in the file, such as `broker.host`."""
+    for key, _ in _fields(kind, above):
+        yield key
+
+
+def settings_table(kind: type[Settings]) -> str:
+    """The Markdown table of all settings of `kind`: key, variable, default, meaning."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    lines = ["| key | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, field in _fields(kind):
+        variable = prefix + key.replace(".", "__").upper()
+        default = (
+            "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        )
+        lines.append(f"| `{key}` | `{variable}` | {default} | {field.description or ''} |")
+    return "\n".join(lines)
+
+
+def _fields(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from setting_keys(field.annotation, f"{above}{name}.")
+            yield from _fields(field.annotation, f"{above}{name}.")
         else:
-            yield above + name
+            yield above + name, field
+
+
+def _shown(default: object) -> str:
+    return "unset" if default is None else f"`{default}`"
 
 
 def _read(path: Path) -> dict[str, Any]:
