@@ -26,6 +26,7 @@ class Inbound:
     payload: bytes
     retained: bool
     ack: Acknowledge
+    qos: QoS = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,13 @@ class Transport(Protocol):
     """
 
     async def publish(
-        self, topic: str, payload: bytes, *, qos: QoS, retain: bool = False, expiry_s: float | None = None
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: QoS,
+        retain: bool = False,
+        expiry_s: float | None = None,
     ) -> None:
         """Hands a payload to the broker; with QoS 1 returns after the broker has it.
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.errors import TransportError
 from fleet.transport.base import Acknowledge, Inbound, QoS
@@ -53,17 +53,6 @@ def check_filter(pattern: str) -> None:
         raise TransportError(f"{pattern!r} is not a topic filter")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A payload as the broker delivered it, before it is shared among subscriptions."""
-
-    topic: str
-    payload: bytes
-    qos: QoS
-    retained: bool
-    ack: Acknowledge
-
-
 @dataclass(slots=True)
 class Counters:
     """What one client's link has seen."""
@@ -105,12 +94,12 @@ class Subscription(AsyncIterator[Inbound]):
             if pattern == first or share_group(pattern) is not None
         )
 
-    def put(self, inbound: Inbound, qos: QoS) -> None:
+    def put(self, inbound: Inbound) -> None:
         """Queues a payload; see the module docstring for what happens when it is full."""
-        if len(self._waiting) >= self._limit and not self._make_room() and qos == 0:
+        if len(self._waiting) >= self._limit and not self._make_room() and inbound.qos == 0:
             self._on_drop()
             return
-        self._waiting.append(_Waiting(inbound, is_droppable=qos == 0))
+        self._waiting.append(_Waiting(inbound, is_droppable=inbound.qos == 0))
         self._arrived.set()
 
     def _make_room(self) -> bool:
@@ -175,7 +164,7 @@ class Fanout:
                 wanted[pattern] = max(wanted.get(pattern, 0), subscription.qos)
         return wanted
 
-    def deliver(self, arrival: Arrival, selected: Collection[str] | None) -> None:
+    def deliver(self, arrival: Inbound, selected: Collection[str] | None) -> None:
         """Gives a payload to every subscription it is for.
 
         `selected` names the filters for which the broker sent this copy, None if it does not
@@ -189,8 +178,7 @@ class Fanout:
             return
         shared = _SharedAck(len(takers), arrival.ack)
         for taker in takers:
-            ack = shared.ticket()
-            taker.put(Inbound(arrival.topic, arrival.payload, arrival.retained, ack), arrival.qos)
+            taker.put(replace(arrival, ack=shared.ticket()))
 
     def link_lost(self) -> None:
         """Tells every subscription that what waits can no longer be acknowledged."""

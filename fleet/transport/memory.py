@@ -14,7 +14,7 @@ from typing import Self
 
 from fleet.errors import TransportError
 from fleet.transport.base import Inbound, QoS, Will
-from fleet.transport.fanout import Arrival, Counters, Fanout, matches, share_group
+from fleet.transport.fanout import Counters, Fanout, matches, share_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class MemoryBroker:
                 session.unacked.pop(number, None)
 
         client._fanout.deliver(
-            Arrival(payload.topic, payload.payload, qos, retained, ack), (pattern,)
+            Inbound(payload.topic, payload.payload, retained, ack, qos), (pattern,)
         )
 
 

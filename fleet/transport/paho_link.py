@@ -18,9 +18,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fleet.errors import TransportError
-from fleet.transport.base import QoS
+from fleet.transport.base import Inbound, QoS
 from fleet.transport.broker import BrokerSettings
-from fleet.transport.fanout import Arrival
 from fleet.transport.paho_client import (
     Identity,
     expiry_properties,
@@ -209,7 +208,7 @@ class PahoLink:
         ack = functools.partial(self._acknowledge, message.mid) if message.qos else _nothing
         qos: QoS = 1 if message.qos else 0
         self._deliver(
-            Arrival(message.topic, bytes(message.payload), qos, message.retain, ack), names or None
+            Inbound(message.topic, bytes(message.payload), message.retain, ack, qos), names or None
         )
 
     def _on_answer(self, _client: Any, _userdata: Any, mid: int, reasons: Any, _given: Any) -> None:

@@ -13,11 +13,11 @@ from fleet.errors import TransportError
 from fleet.logs import get_logger
 from fleet.transport.base import Inbound, QoS
 from fleet.transport.broker import Backoff
-from fleet.transport.fanout import Arrival, Counters, Fanout
+from fleet.transport.fanout import Counters, Fanout
 
 log = get_logger(__name__)
 
-Deliver = Callable[[Arrival, Collection[str] | None], None]
+Deliver = Callable[[Inbound, Collection[str] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
