@@ -62,17 +62,17 @@ class Interval:
     @property
     def log_lower(self) -> Floats:
         """Logarithm of the lower probabilities [..., V]."""
-        return -np.logaddexp(0, self.radius - self.log_odds)
+        return -_softplus(self.radius - self.log_odds)
 
     @property
     def log_center(self) -> Floats:
         """Logarithm of the center law [..., V]."""
-        return -np.logaddexp(0, -self.log_odds)
+        return -_softplus(-self.log_odds)
 
     @property
     def log_upper(self) -> Floats:
         """Logarithm of the upper probabilities [..., V]."""
-        return -np.logaddexp(0, -self.radius - self.log_odds)
+        return -_softplus(-self.radius - self.log_odds)
 
     @property
     def below(self) -> Floats:
@@ -135,6 +135,11 @@ def _sigmoid(odds: Floats) -> Floats:
     small = np.exp(-np.abs(odds))  # never overflows
     larger = 1 / (1 + small)
     return np.where(odds >= 0, larger, small * larger)
+
+
+def _softplus(odds: Floats) -> Floats:
+    rounded: Floats = np.maximum(odds, 0) + np.log1p(np.exp(-np.abs(odds)))
+    return rounded
 
 
 def _probability(odds: Floats) -> Floats:

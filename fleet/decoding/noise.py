@@ -69,7 +69,7 @@ def bits(seed: int, positions: NDArray[np.int64], count: int, stream: Stream) ->
     blocks = np.arange((count + 3) // 4, dtype=np.uint32)
     counter = (rows.astype(np.uint32)[:, None], blocks[None, :], np.uint32(0), np.uint32(stream))
     words = philox(np.broadcast_arrays(*counter), (seed & 0xFFFFFFFF, seed >> 32))
-    return np.stack(words, axis=-1).reshape(len(rows), -1)[:, :count]
+    return np.stack(words, axis=-1).reshape(len(rows), 4 * len(blocks))[:, :count]
 
 
 def philox(counter: tuple[Words, ...] | list[Words], key: tuple[int, int]) -> list[Words]:

@@ -72,7 +72,7 @@ def entropy(interval: Interval) -> Floats:
 def one_minus_max(interval: Interval) -> Floats:
     """Probability of all codes but the most likely [...], free of cancellation."""
     top: Floats = interval.log_odds.max(axis=-1)
-    return np.exp(-np.logaddexp(0, top))
+    return 1 / (1 + np.exp(top))
 
 
 def spread(interval: Interval, codebook: Floats) -> Floats:
