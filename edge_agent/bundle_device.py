@@ -1,0 +1,74 @@
+"""The device that runs a bundle's ONNX graphs."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.device import Order
+from edge_agent.picture import Draft
+from fleet.decoding.accept import Decision, decide
+from fleet.decoding.uncertainty import quantise_features
+from fleet.models.bundle import Bundle
+from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
+
+
+class BundleDevice:
+    """Loads the graphs once; any number of pictures run on them, one after the other."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Reads the bundle's graphs.
+
+        Raises:
+            BundleError: A file is not what was signed, or no graph that runs here.
+        """
+        self.manifest = bundle.manifest
+        self._model = DeviceModel.load(bundle)
+        self._decoder = ImageDecoder.load(bundle)
+
+    @property
+    def size(self) -> int:
+        """Tokens of a picture."""
+        return self.manifest.tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """Codes of a token."""
+        return self.manifest.vocab_size
+
+    def check(self, caption: str) -> None:
+        """Raises InvalidInputError for a caption that the vocabulary does not hold."""
+        self._model.vocabulary.encode(caption)
+
+    def begin(self, order: Order) -> "BundleDrafter":
+        """Encodes the caption and draws all noise of the picture at once."""
+        words = self._model.vocabulary.encode(order.caption)
+        state = self._model.begin(
+            words, seed=order.seed, sampling=order.sampling, policy=order.policy
+        )
+        scale = np.asarray(self.manifest.feature_scale, np.float32)
+        return BundleDrafter(self._model, state, order, scale)
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The picture [side, side, 3] of all its tokens."""
+        return self._decoder.decode(tokens)
+
+
+class BundleDrafter:
+    """One picture in the ONNX device step."""
+
+    def __init__(
+        self, model: DeviceModel, state: DeviceState, order: Order, scale: NDArray[np.float32]
+    ) -> None:
+        self._model = model
+        self._state = state
+        self._policy = order.policy
+        self._scale = scale
+
+    def step(self, position: int, previous: int) -> Draft:
+        """Draws the token at `position` after `previous`."""
+        prediction = self._model.step(self._state, position, previous)
+        return Draft(
+            token=prediction.token,
+            score=prediction.score(self._policy.score),
+            uncertain=decide(prediction, self._policy) is Decision.VERIFY,
+            feature=quantise_features(prediction.feature[None], self._scale)[0],
+        )

@@ -1,0 +1,60 @@
+"""The device model as a picture needs it: one draft a call, with the decision already made."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.picture import Draft
+from fleet.decoding.accept import Policy
+from fleet.protocol.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a picture depends on, apart from the models."""
+
+    caption: str
+    seed: int
+    sampling: Sampling
+    policy: Policy
+    prefix_tokens: int
+    use_features: bool
+
+
+class Drafter(Protocol):
+    """The device model at work on one picture."""
+
+    def step(self, position: int, previous: int) -> Draft:
+        """Draws the token at `position` after `previous` (-1 at position 0).
+
+        Positions may be visited again: the cache up to there stays valid.
+        """
+        ...
+
+
+class Device(Protocol):
+    """What a device can do."""
+
+    @property
+    def size(self) -> int:
+        """Tokens of a picture."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Codes of a token."""
+        ...
+
+    def check(self, caption: str) -> None:
+        """Raises InvalidInputError for a caption that the models cannot read."""
+        ...
+
+    def begin(self, order: Order) -> Drafter:
+        """Prepares a picture; computes, so it is called outside the loop."""
+        ...
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The picture [side, side, 3] of all its tokens; computes, too."""
+        ...

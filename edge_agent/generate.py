@@ -1,0 +1,242 @@
+"""A picture from a caption: draft, keep or ask, go on drafting, roll back where the cloud differs.
+
+The picture depends on models, caption, seed, sampling, policy, prefix length and use of
+features only (arXiv:2603.25463 with drafter-invariant verification by shared Gumbel noise),
+as long as the cloud answers before the deadline.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.device import Device, Drafter, Order
+from edge_agent.picture import Picture, Tally
+from edge_agent.session import Meter, Plan, Reason, Session
+from edge_agent.verifier import Verifier
+from fleet.errors import CapacityError, FleetError, RequestTimeout, TransportError
+from fleet.ids import GenerationId
+
+WithoutCloud = Literal["complete", "fail"]
+
+FIRST_STEP_S = 0.002  # guess of a device step, until some are measured
+RESERVE_S = 0.3  # for decoding the image and answering
+SAFETY = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a picture is."""
+
+    settled: int
+    tokens: int
+    tally: Tally
+    round_trips: int
+    rollbacks: int
+    trouble: Reason
+
+
+@dataclass(slots=True)
+class Timing:
+    """Where a picture's time went, in seconds."""
+
+    duration_s: float = 0.0
+    device_s: float = 0.0
+    wait_s: float = 0.0
+    steps: int = 0
+
+    def remaining(self, steps: int) -> float:
+        """Time to draft that many tokens without the cloud, and to finish."""
+        mean = self.device_s / self.steps if self.steps >= 8 else FIRST_STEP_S
+        return steps * mean * SAFETY + RESERVE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished picture and how it came about."""
+
+    generation: GenerationId
+    order: Order
+    image: NDArray[np.uint8]  # [side, side, 3]
+    picture: Picture
+    meter: Meter
+    timing: Timing
+    fallback: Reason
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Desk:
+    """The device model on one picture: which cache rows hold the picture's present tokens."""
+
+    picture: Picture
+    drafter: Drafter
+    timing: Timing
+    rows: int = 0
+
+    def chunk(self, plan: Plan, session: Session | None) -> None:
+        """Drafts until there is something to send, news, or no room; runs in a thread."""
+        begun = time.perf_counter()
+        for _ in range(plan.chunk):
+            if not self.picture.may_draft(plan.window) or (session and session.has_news):
+                break
+            self._catch_up()
+            uncertain = self._draft()
+            if uncertain and self.picture.in_flight < plan.in_flight:
+                break
+        self.timing.device_s += time.perf_counter() - begun
+
+    def _catch_up(self) -> None:
+        """Fills the cache rows of tokens that the cloud has put there."""
+        self.rows = min(self.rows, self.picture.length)
+        for position in range(self.rows, self.picture.length):
+            draft = self.drafter.step(position, self._previous(position))
+            self.picture.scores[position] = draft.score
+            self.timing.steps += 1
+        self.rows = self.picture.length
+
+    def _draft(self) -> bool:
+        position = self.picture.length
+        draft = self.drafter.step(position, self._previous(position))
+        self.picture.draft(draft)
+        self.rows = position + 1
+        self.timing.steps += 1
+        return draft.uncertain
+
+    def _previous(self, position: int) -> int:
+        return int(self.picture.tokens[position - 1]) if position else -1
+
+
+@dataclass(slots=True)
+class Generation:
+    """One picture on its way; `run` makes it."""
+
+    generation: GenerationId
+    order: Order
+    device: Device
+    plan: Plan
+    without_cloud: WithoutCloud
+    report: Callable[[Progress], None]
+    picture: Picture = field(init=False)
+    timing: Timing = field(init=False, default_factory=Timing)
+    meter: Meter = field(init=False, default_factory=Meter)
+    fallback: Reason = field(init=False, default="")
+    detail: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.picture = Picture(self.device.size, self.device.vocab_size)
+
+    async def run(self, verifier: Verifier | None) -> Outcome:
+        """Makes the picture; without a verifier the device works alone.
+
+        Raises:
+            InvalidInputError: The models cannot read the caption.
+            TransportError: The cloud cannot help in time, and the policy is to fail then.
+            CapacityError: The hub is too busy, and the policy is to fail then.
+        """
+        begun = time.perf_counter()
+        self.device.check(self.order.caption)
+        if verifier is None or self.order.policy.name == "device_only":
+            self.picture.fall_back()
+            self.fallback = "" if self.order.policy.name == "device_only" else "no_broker"
+            desk = await self._begin()
+            while not self.picture.is_complete:
+                await self._draft(desk, None)
+        else:
+            await self._run_with_cloud(verifier)
+        image = await asyncio.to_thread(self.device.decode, self.picture.tokens)
+        self.timing.duration_s = time.perf_counter() - begun
+        return Outcome(
+            self.generation,
+            self.order,
+            image,
+            self.picture,
+            self.meter,
+            self.timing,
+            self.fallback,
+            self.detail,
+        )
+
+    async def _run_with_cloud(self, verifier: Verifier) -> None:
+        deadline = asyncio.get_running_loop().time() + self.plan.deadline_s
+        session = Session(verifier, self.generation, self.order, self.picture, self.plan)
+        self.meter = session.meter
+        async with session:
+            session.push()
+            desk = await self._begin()
+            while not self.picture.is_complete and not self._has_failed:
+                session.take()
+                session.push()
+                await self._advance(session, desk, deadline)
+                self._tell(session)
+        if self._has_failed:
+            raise _refusal(self.fallback, self.detail)
+
+    @property
+    def _has_failed(self) -> bool:
+        return bool(self.fallback) and self.without_cloud == "fail"
+
+    async def _advance(self, session: Session, desk: _Desk, deadline: float) -> None:
+        """Drafts if there is room, else waits for the cloud, or gives it up."""
+        give_up_at = min(
+            session.patience_ends,
+            deadline - self.timing.remaining(self.picture.size - self.picture.settled),
+        )
+        late = asyncio.get_running_loop().time() >= give_up_at
+        if not self.picture.alone and not self.picture.is_complete and (late or session.is_refused):
+            self._give_up(session)
+        if self._has_failed:
+            return
+        may_begin = session.was_opened or self.picture.alone
+        if may_begin and self.picture.may_draft(self.plan.window):
+            await self._draft(desk, session)
+        elif not self.picture.is_complete:
+            begun = time.perf_counter()
+            await session.wait(give_up_at)
+            self.timing.wait_s += time.perf_counter() - begun
+
+    def _give_up(self, session: Session) -> None:
+        session.abandon()
+        self.fallback, self.detail = session.reason, session.detail
+
+    async def _begin(self) -> _Desk:
+        begun = time.perf_counter()
+        drafter = await asyncio.to_thread(self.device.begin, self.order)
+        self.timing.device_s += time.perf_counter() - begun
+        return _Desk(self.picture, drafter, self.timing)
+
+    async def _draft(self, desk: _Desk, session: Session | None) -> None:
+        await asyncio.to_thread(desk.chunk, self.plan, session)
+        if session is None:
+            self._tell(None)
+
+    def _tell(self, session: Session | None) -> None:
+        self.report(
+            Progress(
+                settled=self.picture.settled,
+                tokens=self.picture.size,
+                tally=self.picture.tally,
+                round_trips=self.meter.round_trips,
+                rollbacks=self.picture.rollbacks,
+                trouble=session.reason if session else self.fallback,
+            )
+        )
+
+
+def _refusal(reason: Reason, detail: str) -> FleetError:
+    """The error of a caller who wants no picture without the cloud."""
+    match reason:
+        case "no_broker":
+            return TransportError(
+                "no broker answered: start the hub, or set [broker] host and port"
+            )
+        case "busy":
+            return CapacityError("the hub stayed busy until the deadline: try again later")
+        case "refused":
+            return TransportError(f"the hub refuses this picture: {detail}")
+        case _:
+            return RequestTimeout(f"the cloud did not answer before the deadline: {detail}")

@@ -1,0 +1,244 @@
+"""The spool of records that the hub has not confirmed: one SQLite file, nothing else.
+
+A record leaves on the hub's receipt. `put` returns after the record is on disk (WAL,
+synchronous=FULL), so a kill or a power cut loses none. The spool is bounded; when it is full,
+the per-token arrays of the oldest records go first, and only when no record has any left the
+oldest records themselves, counted in `lost`. When the disk is full a record waits in memory
+(at most `MEMORY_LIMIT`) and is written as soon as there is room.
+"""
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fleet.errors import OutputError, ProtocolError
+from fleet.ids import BootId
+from fleet.protocol.codec import decode, encode
+from fleet.protocol.messages import GenerationRecord
+
+MEMORY_LIMIT = 64
+_ARRAYS = {"scores": b"", "decisions": b"", "confidences": b""}
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS record (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    boot_id TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    has_arrays INTEGER NOT NULL,
+    UNIQUE (boot_id, sequence)
+);
+CREATE INDEX IF NOT EXISTS record_with_arrays ON record (id) WHERE has_arrays;
+CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the spool may hold."""
+
+    max_bytes: int
+    max_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """One record that waits for its receipt."""
+
+    boot_id: BootId
+    sequence: int
+    payload: bytes
+
+
+class Outbox:
+    """The spool of one state folder; used from one thread at a time."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        """Opens the spool, or makes it.
+
+        Raises:
+            OutputError: The file cannot be opened or is no spool.
+        """
+        self._path = path
+        self._limits = limits
+        self._memory: deque[GenerationRecord] = deque(maxlen=MEMORY_LIMIT)
+        self._next: dict[str, int] = {}
+        with self._sentences():
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._db.close()
+
+    def put(self, record: GenerationRecord) -> GenerationRecord:
+        """Spools `record` under the next sequence number of its boot, and returns it numbered.
+
+        Raises:
+            OutputError: It is not on disk; it waits in memory and `flush` tries again.
+        """
+        numbered = record.model_copy(update={"sequence": self._take_number(record.boot_id)})
+        self._memory.append(numbered)
+        self.flush()
+        return numbered
+
+    def flush(self) -> None:
+        """Writes what waits in memory.
+
+        Raises:
+            OutputError: The disk takes nothing; the sentence says what to do.
+        """
+        while self._memory:
+            with self._sentences(), self._transaction():
+                self._insert(self._memory[0])
+                self._make_room()
+            self._memory.popleft()
+
+    def pending(self, limit: int, skip: frozenset[tuple[str, int]] = frozenset()) -> list[Spooled]:
+        """The oldest records that wait for a receipt, without those in `skip`."""
+        found: list[Spooled] = []
+        with self._sentences(), closing(self._db.cursor()) as cursor:
+            for boot, sequence, payload in cursor.execute(
+                "SELECT boot_id, sequence, payload FROM record ORDER BY id"
+            ):
+                if (boot, sequence) not in skip:
+                    found.append(Spooled(BootId(boot), sequence, payload))
+                if len(found) == limit:
+                    break
+        return found
+
+    def drop(self, boot: BootId, sequences: list[int]) -> int:
+        """Forgets records that the hub has stored; returns how many were there.
+
+        Raises:
+            OutputError: The spool cannot be written.
+        """
+        with self._sentences(), self._transaction():
+            return sum(
+                self._db.execute(
+                    "DELETE FROM record WHERE boot_id = ? AND sequence = ?", (boot, sequence)
+                ).rowcount
+                for sequence in sequences
+            )
+
+    def boots(self) -> list[BootId]:
+        """The boots whose records wait for a receipt."""
+        with self._sentences():
+            rows = self._db.execute("SELECT DISTINCT boot_id FROM record").fetchall()
+        return [BootId(boot) for (boot,) in rows]
+
+    def __len__(self) -> int:
+        with self._sentences():
+            (count,) = self._db.execute("SELECT count(*) FROM record").fetchone()
+        return int(count) + len(self._memory)
+
+    @property
+    def lost(self) -> int:
+        """Records that were dropped unconfirmed since the spool was made, for want of room."""
+        return self._counter("lost")
+
+    @property
+    def stripped(self) -> int:
+        """Records whose per-token arrays were dropped, for want of room."""
+        return self._counter("stripped")
+
+    # ── Inside a transaction ──────────────────────────────────────────────────────────────
+
+    def _insert(self, record: GenerationRecord) -> None:
+        has_arrays = any(getattr(record, name) for name in _ARRAYS)
+        self._db.execute(
+            "INSERT INTO record (boot_id, sequence, payload, has_arrays) VALUES (?, ?, ?, ?)",
+            (record.boot_id, record.sequence, encode(record), has_arrays),
+        )
+
+    def _make_room(self) -> None:
+        """Brings the spool within its limits: arrays of the oldest first, then the oldest."""
+        while self._is_over():
+            if not self._strip_oldest():
+                self._db.execute("DELETE FROM record WHERE id = (SELECT min(id) FROM record)")
+                self._count("lost")
+
+    def _is_over(self) -> bool:
+        count, size = self._db.execute(
+            "SELECT count(*), coalesce(sum(length(payload)), 0) FROM record"
+        ).fetchone()
+        return bool(
+            count > 1 and (count > self._limits.max_records or size > self._limits.max_bytes)
+        )
+
+    def _strip_oldest(self) -> bool:
+        """Drops the arrays of the oldest record that has some, unless there are too many records."""
+        (count,) = self._db.execute("SELECT count(*) FROM record").fetchone()
+        row = self._db.execute(
+            "SELECT id, payload FROM record WHERE has_arrays ORDER BY id LIMIT 1"
+        ).fetchone()
+        if row is None or count > self._limits.max_records:
+            return False
+        self._db.execute(
+            "UPDATE record SET payload = ?, has_arrays = 0 WHERE id = ?", (_strip(row[1]), row[0])
+        )
+        self._count("stripped")
+        return True
+
+    def _count(self, name: str) -> None:
+        self._db.execute(
+            "INSERT INTO counter VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
+            (name,),
+        )
+
+    # ── Beside it ─────────────────────────────────────────────────────────────────────────
+
+    def _counter(self, name: str) -> int:
+        with self._sentences():
+            row = self._db.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def _take_number(self, boot: BootId) -> int:
+        """Numbers a boot's records from 1; a boot id is made anew at each start."""
+        number = self._next.get(boot, 0) + 1
+        self._next[boot] = number
+        return number
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """Turns SQLite's errors into ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise OutputError(
+                f"the outbox {self._path} cannot be written ({error}): free some space or check"
+                " the rights of the state folder; pictures are made all the same"
+            ) from error
+
+
+def _strip(payload: bytes) -> bytes:
+    """A record without its per-token arrays."""
+    record = decode(payload)
+    if not isinstance(record, GenerationRecord):
+        raise ProtocolError("the outbox holds a message that is no record")
+    return encode(record.model_copy(update=_ARRAYS))

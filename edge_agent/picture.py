@@ -1,0 +1,328 @@
+"""One picture being decoded: what is drafted, what is settled, what is asked, what was dropped.
+
+Pure state: no clock, no network. `generate.py` drives it; every method is a transition.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import ProtocolError
+from fleet.ids import RequestId
+from fleet.protocol.arrays import FEATURE_BYTES
+
+
+class Mark(IntEnum):
+    """How a position stands; the first five are the codes of `GenerationRecord.decisions`."""
+
+    PREFIX = 0
+    LOCAL = 1
+    VERIFIED = 2
+    CORRECTED = 3
+    UNVERIFIED = 4
+    PENDING = 5  # drafted, uncertain, not judged yet
+    EMPTY = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the device says about one position: its token and whether the cloud shall judge it."""
+
+    token: int
+    score: float
+    uncertain: bool
+    feature: NDArray[np.int8]  # [48]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Tokens that the cloud has not seen yet, from `start` to the last uncertain one."""
+
+    branch: int
+    start: int
+    tokens: NDArray[np.int64]  # [n]
+    uncertain: NDArray[np.bool_]  # [n]
+    local: NDArray[np.bool_]  # [n]
+    features: NDArray[np.int8]  # [number of local, 48]
+
+    @property
+    def end(self) -> int:
+        """The position after the backlog."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The cloud's answer to one backlog."""
+
+    branch: int  # after the verdict
+    accepted: int
+    next_token: int
+    confidences: NDArray[np.float64]  # of each judged position, a correction included
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A backlog on its way, with its verdict when that came before its turn."""
+
+    backlog: Backlog
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Positions by how they were decided."""
+
+    prefix: int
+    local: int
+    verified: int  # corrected ones included
+    corrected: int
+    unverified: int
+
+
+@dataclass(slots=True)
+class Picture:
+    """The tokens of one picture and the state of each position.
+
+    Positions before `settled` are final. Between `settled` and `length` are drafts that may
+    still fall. The cloud holds, or will hold when all answers are in, the first `sent` tokens.
+    """
+
+    size: int
+    vocab_size: int
+    length: int = 0
+    sent: int = 0
+    branch: int = 0
+    wasted: int = 0
+    rollbacks: int = 0
+    alone: bool = False  # the cloud takes no part any more
+    tokens: NDArray[np.int64] = field(init=False)
+    marks: NDArray[np.uint8] = field(init=False)
+    scores: NDArray[np.float64] = field(init=False)
+    confidences: NDArray[np.float64] = field(init=False)
+    features: NDArray[np.int8] = field(init=False)
+    _asked: dict[RequestId, _Asked] = field(init=False, default_factory=dict)
+    _bonus: tuple[int, int] | None = field(init=False, default=None)  # position, token
+
+    def __post_init__(self) -> None:
+        self.tokens = np.zeros(self.size, np.int64)
+        self.marks = np.full(self.size, Mark.EMPTY, np.uint8)
+        self.scores = np.zeros(self.size, np.float64)
+        self.confidences = np.zeros(self.size, np.float64)
+        self.features = np.zeros((self.size, FEATURE_BYTES), np.int8)
+
+    # ── What can be asked of it ───────────────────────────────────────────────────────────
+
+    @property
+    def settled(self) -> int:
+        """The first position that waits for a verdict, or `length` when none does."""
+        waiting = np.flatnonzero(self.marks[: self.length] == Mark.PENDING)
+        return int(waiting[0]) if len(waiting) else self.length
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all positions are final."""
+        return self.settled == self.size
+
+    @property
+    def in_flight(self) -> int:
+        """Backlogs that are asked and not answered."""
+        return len(self._asked)
+
+    @property
+    def tally(self) -> Tally:
+        """Positions by how they were decided, so far."""
+        counts = np.bincount(self.marks[: self.length], minlength=len(Mark))
+        return Tally(
+            prefix=int(counts[Mark.PREFIX]),
+            local=int(counts[Mark.LOCAL]),
+            verified=int(counts[Mark.VERIFIED] + counts[Mark.CORRECTED]),
+            corrected=int(counts[Mark.CORRECTED]),
+            unverified=int(counts[Mark.UNVERIFIED]),
+        )
+
+    def may_draft(self, window: int) -> bool:
+        """Whether a draft fits: at most `window` tokens stand beyond the first unsettled one."""
+        return self.length < self.size and self.length - self.settled < window
+
+    def is_waiting_for(self, request_id: RequestId) -> bool:
+        """Whether the verdict on this request would still change something."""
+        return request_id in self._asked
+
+    def is_first(self, request_id: RequestId) -> bool:
+        """Whether no earlier request is out."""
+        return next(iter(self._asked), None) == request_id
+
+    def backlog(self) -> Backlog | None:
+        """What to send now: from `sent` to the last uncertain token, or None.
+
+        Local tokens after the last uncertain one are not sent: nobody waits for them.
+        """
+        uncertain = self.marks[self.sent : self.length] == Mark.PENDING
+        if not uncertain.any():
+            return None
+        end = self.sent + int(np.flatnonzero(uncertain)[-1]) + 1
+        span = slice(self.sent, end)
+        local = self.marks[span] == Mark.LOCAL
+        return Backlog(
+            branch=self.branch,
+            start=self.sent,
+            tokens=self.tokens[span].copy(),
+            uncertain=self.marks[span] == Mark.PENDING,
+            local=local,
+            features=self.features[span][local],
+        )
+
+    def history(self) -> Backlog:
+        """All settled tokens, for a worker that has to build its cache anew."""
+        span = slice(0, self.settled)
+        local = self.marks[span] == Mark.LOCAL
+        return Backlog(
+            branch=self.branch,
+            start=0,
+            tokens=self.tokens[span].copy(),
+            uncertain=np.zeros(self.settled, bool),
+            local=local,
+            features=self.features[span][local],
+        )
+
+    # ── What can happen to it ─────────────────────────────────────────────────────────────
+
+    def inject(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+        """Appends tokens drawn by the cloud: the injected prefix. A reopened picture gets none.
+
+        Raises:
+            ProtocolError: They do not fit, or are no codes of this family.
+        """
+        if not tokens:
+            return
+        end = self.length + len(tokens)
+        fits = self.settled == self.length and end <= self.size
+        if not fits or not all(0 <= token < self.vocab_size for token in tokens):
+            raise ProtocolError(f"the hub's prefix of {len(tokens)} tokens does not fit")
+        span = slice(self.length, end)
+        self.tokens[span] = tokens
+        self.marks[span] = Mark.PREFIX
+        if len(confidences) == len(tokens):
+            self.confidences[span] = confidences
+        self.length = self.sent = end
+
+    def draft(self, draft: Draft) -> None:
+        """Appends one token of the device."""
+        position = self.length
+        self.tokens[position] = draft.token
+        self.scores[position] = draft.score
+        self.features[position] = draft.feature
+        self.marks[position] = self._mark(draft)
+        self.length += 1
+        self._use_bonus()
+
+    def asked(self, request_id: RequestId, backlog: Backlog) -> None:
+        """Notes that `backlog` is on its way."""
+        self._asked[request_id] = _Asked(backlog)
+        self.sent = backlog.end
+
+    def apply(self, request_id: RequestId, verdict: Verdict) -> None:
+        """Takes a verdict, at its turn: requests are settled in the order they were sent.
+
+        A repeated verdict, or one on a request that a correction has overtaken, changes nothing.
+
+        Raises:
+            ProtocolError: The verdict does not fit its request.
+        """
+        asked = self._asked.get(request_id)
+        if asked is None:
+            return
+        _check(asked.backlog, verdict, self.vocab_size)
+        asked.verdict = verdict
+        while self._asked:
+            first_id, first = next(iter(self._asked.items()))
+            if first.verdict is None:
+                return
+            del self._asked[first_id]
+            self._settle(first.backlog, first.verdict)
+
+    def withdraw(self, request_id: RequestId) -> None:
+        """Forgets a request and all later ones, so that their tokens are sent again."""
+        asked = self._asked.get(request_id)
+        if asked is None:
+            return
+        ids = list(self._asked)
+        for later in ids[ids.index(request_id) :]:
+            del self._asked[later]
+        self.sent = asked.backlog.start
+
+    def reopen(self) -> None:
+        """Begins a new session: what is settled is its history, the rest is asked again.
+
+        The branch moves on, so that requests of the old session are stale wherever they arrive.
+        """
+        self._asked.clear()
+        self._bonus = None
+        self.sent = self.settled
+        self.branch += 1
+
+    def fall_back(self) -> None:
+        """Goes on without the cloud: uncertain tokens stay as drafted, marked unverified."""
+        self.alone = True
+        self._asked.clear()
+        self.marks[self.marks == Mark.PENDING] = Mark.UNVERIFIED
+
+    # ── How it changes ────────────────────────────────────────────────────────────────────
+
+    def _mark(self, draft: Draft) -> Mark:
+        if not draft.uncertain:
+            return Mark.LOCAL
+        return Mark.UNVERIFIED if self.alone else Mark.PENDING
+
+    def _settle(self, backlog: Backlog, verdict: Verdict) -> None:
+        stop = backlog.start + verdict.accepted
+        judged = backlog.start + np.flatnonzero(backlog.uncertain[: verdict.accepted + 1])
+        known = verdict.confidences[: len(judged)]
+        self.confidences[judged[: len(known)]] = known
+        self.marks[judged[judged < stop]] = Mark.VERIFIED
+        if stop < backlog.end:
+            self._correct(stop, verdict.next_token)
+            self.branch = verdict.branch
+            self.sent = self.length
+            self._asked.clear()
+        elif verdict.next_token >= 0:
+            self._bonus = (stop, verdict.next_token)
+            self._use_bonus()
+
+    def _correct(self, position: int, token: int) -> None:
+        """Puts the cloud's token at `position`; all drafts after it fall."""
+        self.wasted += self.length - position - 1
+        self.rollbacks += 1
+        self.length = position + 1
+        self.marks[self.length :] = Mark.EMPTY
+        self.tokens[position] = token
+        self.marks[position] = Mark.CORRECTED
+        self._bonus = None
+
+    def _use_bonus(self) -> None:
+        """Settles a position by the cloud's own draw for it, while nobody was asked about it."""
+        if self._bonus is None or self._bonus[0] >= self.length:
+            return
+        (position, token), self._bonus = self._bonus, None
+        if self.marks[position] != Mark.PENDING or position < self.sent:
+            return
+        if self.tokens[position] == token:
+            self.marks[position] = Mark.VERIFIED
+        else:
+            self._correct(position, token)
+
+
+def _check(backlog: Backlog, verdict: Verdict, vocab_size: int) -> None:
+    """Raises ProtocolError unless `verdict` can be a verdict on `backlog`."""
+    size = len(backlog.tokens)
+    corrects = verdict.accepted < size
+    if not 0 <= verdict.accepted <= size or not -1 <= verdict.next_token < vocab_size:
+        raise ProtocolError(f"a verdict of {verdict.accepted} on a backlog of {size} tokens")
+    if corrects and (verdict.next_token < 0 or not backlog.uncertain[verdict.accepted]):
+        raise ProtocolError("a verdict that corrects a token which was not asked about")
+    if verdict.branch != backlog.branch + corrects:
+        raise ProtocolError(f"a verdict of branch {verdict.branch} on branch {backlog.branch}")

@@ -1,0 +1,115 @@
+"""The settings of an agent, and the only place where they have defaults."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from fleet.prediction import ScoreName
+from fleet.settings import Section, Settings
+from fleet.transport.broker import BrokerSettings
+
+PolicyName = Literal["ciar", "verify-all", "device-only"]
+WithoutCloud = Literal["complete", "fail"]
+
+
+class NodeSettings(Section):
+    """What this device is called in the fleet."""
+
+    id: str | None = Field(
+        default=None, description="node id; unset: made once and kept in the state folder"
+    )
+    heartbeat_s: float = Field(default=30.0, gt=0, description="seconds between heartbeats, ±20%")
+
+
+class GenerationSettings(Section):
+    """How pictures are made."""
+
+    policy: PolicyName = Field(
+        default="ciar", description="which tokens the cloud is asked about, unless a caller says"
+    )
+    score: ScoreName | None = Field(default=None, description="unset: the bundle's score")
+    threshold: float | None = Field(default=None, description="unset: the bundle's threshold")
+    prefix_tokens: int | None = Field(default=None, ge=0, description="unset: the bundle's number")
+    use_features: bool = Field(default=True, description="whether the cloud adds interval features")
+    without_cloud: WithoutCloud = Field(
+        default="complete", description="what to do when the cloud cannot help in time"
+    )
+    deadline_s: float = Field(default=30.0, gt=0, description="seconds for one picture")
+    window: int = Field(default=16, ge=1, description="drafts beyond the first unsettled token")
+    in_flight: int = Field(default=4, ge=1, description="requests on their way at a time")
+    chunk: int = Field(default=8, ge=1, description="drafts between two looks at the inbox")
+    request_deadline_s: float = Field(
+        default=4.0, gt=0, description="seconds until a silent worker is given up"
+    )
+    open_deadline_s: float = Field(
+        default=8.0, gt=0, description="seconds until opening is tried anew"
+    )
+    retry_after_s: float = Field(
+        default=1.0, gt=0, description="seconds until an unanswered request is sent again"
+    )
+    start_patience_s: float = Field(
+        default=2.0, ge=0, description="seconds to wait for a broker before a picture begins"
+    )
+    outage_patience_s: float = Field(
+        default=20.0, ge=0, description="seconds to wait for the cloud to come back in a picture"
+    )
+    queue: int = Field(default=16, ge=1, description="pictures that may wait for their turn")
+
+
+class OutboxSettings(Section):
+    """The spool of records that the hub has not confirmed."""
+
+    max_bytes: int = Field(default=16 << 20, gt=0, description="bytes of records kept")
+    max_records: int = Field(default=10_000, gt=0, description="records kept")
+    resend_s: float = Field(default=5.0, gt=0, description="first wait for a receipt; doubles")
+
+
+class ApiSettings(Section):
+    """The loopback HTTP interface of a running agent."""
+
+    port: int = Field(default=0, ge=0, le=65_535, description="0: any free port")
+
+
+class SimulationSettings(Section):
+    """A slow link pretended around a fast one, for demonstrations; off in the field."""
+
+    link: Literal["none", "wifi", "5g", "4g", "satellite"] = Field(
+        default="none", description="the link to pretend"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of its jitter and losses")
+
+
+class LogSettings(Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="the least severe event that is written"
+    )
+    format: Literal["console", "json"] = Field(default="console", description="form of an event")
+
+
+class AgentSettings(Settings):
+    """All settings of `edge_agent`."""
+
+    model_config = SettingsConfigDict(env_prefix="EDGE_AGENT_")
+
+    state_dir: Path = Field(
+        default=Path("~/.local/state/ciar-agent"),
+        description="folder of node id, spool and the running agent's address",
+    )
+    bundle: Path | None = Field(default=None, description="unset: the family that is shipped")
+    public_key: Path | None = Field(default=None, description="unset: the shipped family's key")
+    broker: BrokerSettings = BrokerSettings()
+    node: NodeSettings = NodeSettings()
+    generation: GenerationSettings = GenerationSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    api: ApiSettings = ApiSettings()
+    simulation: SimulationSettings = SimulationSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def state_path(self) -> Path:
+        """The state folder, `~` resolved."""
+        return self.state_dir.expanduser()

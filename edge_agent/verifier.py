@@ -1,0 +1,149 @@
+"""The cloud as one picture sees it: open a session, have backlogs judged, close."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_agent.device import Order
+from edge_agent.picture import Backlog, Verdict
+from fleet.ids import BootId, GenerationId, NodeId, RequestId, WorkerId, new_id
+from fleet.protocol import topics
+from fleet.protocol.arrays import pack_features, pack_mask, pack_tokens, unpack_confidences
+from fleet.protocol.codec import encode
+from fleet.protocol.messages import (
+    GenerationClose,
+    GenerationOpen,
+    History,
+    VerifyRequest,
+    VerifyResponse,
+)
+from fleet.transport.base import Transport
+from fleet.transport.calls import Answer, Calls, CallStats
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long requests are waited for, and when they are sent again."""
+
+    open_s: float
+    verify_s: float
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who asks: one boot of one node, for the tokens of one family."""
+
+    node: NodeId
+    boot: BootId
+    family: str
+
+
+class Verifier:
+    """Requests of one boot of one node, answered by whichever worker has the session."""
+
+    def __init__(
+        self, transport: Transport, calls: Calls, speaker: Speaker, patience: Patience
+    ) -> None:
+        self._transport = transport
+        self._calls = calls
+        self._node = speaker.node
+        self._boot = speaker.boot
+        self._family = speaker.family
+        self._patience = patience
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the link to the broker is up."""
+        return self._transport.is_connected
+
+    async def wait_connected(self) -> None:
+        """Returns when the link is up; the caller sets the deadline."""
+        await self._transport.wait_connected()
+
+    async def open(
+        self, generation: GenerationId, order: Order, history: Backlog, deadline_s: float
+    ) -> tuple[Answer, CallStats]:
+        """Asks any worker for a session.
+
+        Raises:
+            RequestTimeout: No worker answered.
+            TransportError: The link was down all the time.
+        """
+        message = GenerationOpen(
+            request_id=RequestId(new_id()),
+            boot_id=self._boot,
+            generation_id=generation,
+            family=self._family,
+            caption=order.caption,
+            seed=order.seed,
+            sampling=order.sampling,
+            prefix_tokens=order.prefix_tokens,
+            use_features=order.use_features,
+            branch=history.branch,
+            history=History(
+                tokens=pack_tokens(history.tokens),
+                local=pack_mask(history.local),
+                features=pack_features(history.features),
+            ),
+            deadline_s=deadline_s,
+        )
+        return await self._calls.call(
+            topics.open_request(self._node),
+            message,
+            deadline_s=min(self._patience.open_s, deadline_s),
+            retry_after_s=self._patience.retry_after_s,
+        )
+
+    async def verify(
+        self,
+        worker: WorkerId,
+        generation: GenerationId,
+        request_id: RequestId,
+        backlog: Backlog,
+        deadline_s: float,
+    ) -> tuple[Answer, CallStats]:
+        """Has `worker` judge a backlog.
+
+        Raises:
+            RequestTimeout: The worker did not answer.
+            TransportError: The link was down all the time.
+        """
+        message = VerifyRequest(
+            request_id=request_id,
+            boot_id=self._boot,
+            generation_id=generation,
+            branch=backlog.branch,
+            start=backlog.start,
+            tokens=pack_tokens(backlog.tokens),
+            uncertain=pack_mask(backlog.uncertain),
+            local=pack_mask(backlog.local),
+            features=pack_features(backlog.features),
+            deadline_s=deadline_s,
+        )
+        return await self._calls.call(
+            topics.pinned_request(self._node, worker),
+            message,
+            deadline_s=min(self._patience.verify_s, deadline_s),
+            retry_after_s=self._patience.retry_after_s,
+        )
+
+    async def close(self, worker: WorkerId, generation: GenerationId) -> None:
+        """Lets `worker` free the session; it is not answered.
+
+        Raises:
+            TransportError: The link is down.
+        """
+        message = GenerationClose(boot_id=self._boot, generation_id=generation)
+        topic = topics.pinned_request(self._node, worker)
+        await self._transport.publish(topic, encode(message), qos=0)
+
+
+def verdict(response: VerifyResponse) -> Verdict:
+    """The verdict in a response."""
+    return Verdict(
+        branch=response.branch,
+        accepted=response.accepted,
+        next_token=response.next_token,
+        confidences=np.asarray(unpack_confidences(response.confidences), np.float64),
+    )
