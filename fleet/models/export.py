@@ -1,0 +1,231 @@
+"""ONNX graphs of what a device runs: caption, one token, picture."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from onnxscript import opset20 as op
+from torch import Tensor, nn
+
+from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
+from fleet.models.interval_feature import FeatureProjection
+from fleet.models.interval_head import IntervalHead, feature_scalars, interval_law, scores
+from fleet.models.transformer import Transformer
+
+OPSET = 20
+
+CAPTION_INPUTS = ("caption",)
+CAPTION_OUTPUTS = ("value", "log_n", "start")
+STEP_INPUTS = (
+    "token",
+    "position",
+    "cache",
+    "value",
+    "log_n",
+    "start",
+    "noise",
+    "temperature",
+    "guidance",
+    "top_k",
+    "score",
+    "threshold",
+)
+STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden")
+DECODER_INPUTS = ("tokens",)
+DECODER_OUTPUTS = ("picture",)
+
+
+class CaptionGraph(nn.Module):
+    """A caption i64 [C] to its condition, with the caption (row 0) and without (row 1)."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, caption: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return value [L, 2, H, head_dim], log_n [1] and start [2, D]."""
+        withheld = torch.tensor([False, True])
+        condition = self.transformer.condition(caption.expand(2, -1), withheld)
+        return condition.value, condition.log_n[:1], condition.start
+
+
+class StepGraph(nn.Module):
+    """One token of one picture, from the token before it to the draw and what is said of it.
+
+    The cache holds the tokens before; the caller writes the rows that come out at the position
+    of the token that went in. At position 0 no token goes in: the condition's start state
+    predicts, and the rows mean nothing.
+    """
+
+    codes: Tensor
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        head: IntervalHead,
+        projection: FeatureProjection,
+        codes: Tensor,  # [V, d], each of length one
+    ) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.head = head
+        self.projection = projection
+        self.register_buffer("codes", codes)
+
+    def forward(  # noqa: PLR0913 - the graph's inputs
+        self,
+        token: Tensor,  # i64 [1], the token at position - 1; ignored at position 0
+        position: Tensor,  # i64 [1], the position that is drawn
+        cache: Tensor,  # [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim]
+        value: Tensor,  # [L, 2, H, head_dim]
+        log_n: Tensor,  # [1]
+        start: Tensor,  # [2, D]
+        noise: Tensor,  # [V]
+        temperature: Tensor,  # [1]
+        guidance: Tensor,  # [1]
+        top_k: Tensor,  # i64 [1], 0: no cut
+        score: Tensor,  # i64 [1], which score the feature compares with the threshold
+        threshold: Tensor,  # [1]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return rows [L, 2, 2, H, head_dim], drawn [1], scores [5], feature [48], hidden [D]."""
+        past = (position - 1).clamp(min=0)
+        hidden, rows = self._backbone(token.clamp(min=0), past, cache, value, log_n)
+        hidden = torch.where(position[:, None] > 0, hidden, start)
+        logits, radius = self.head.center(hidden), self.head.radius(hidden[:1])
+        center = _guide(logits[:1], logits[1:], guidance)
+        law = interval_law(center, radius)
+        said = scores(law, self.codes)
+        drawn = (_sharpen(center, temperature, top_k) + noise).argmax(dim=-1)
+        deciding = said[0, score]
+        # An infinite threshold has no margin.
+        limit = torch.where(threshold.isinf(), deciding, threshold)
+        scalars = feature_scalars(law, drawn, deciding, limit)
+        feature = self.projection(scalars, hidden[:1])
+        return rows, drawn, said[0], feature[0], hidden[0]
+
+    def _backbone(
+        self, token: Tensor, past: Tensor, cache: Tensor, value: Tensor, log_n: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return hidden states [2, D] and new rows of the token at position `past`."""
+        model = self.transformer
+        rotation = model.rotation[model.config.caption_length + past]
+        x = model.embed(token.expand(2)[:, None])  # [2, 1, D]
+        rows = []
+        for layer, block in enumerate(model.blocks):
+            q, k, v = block.project(x, rotation)  # [2, H, 1, head_dim]
+            rows.append(torch.stack([k[:, :, 0], v[:, :, 0]]))
+            condition = value[layer][:, :, None]
+            x = block.finish(x, _attend(q, (k, v, condition), cache[layer], past, log_n))
+        return model.norm(x)[:, 0], torch.stack(rows)
+
+
+class DecoderGraph(nn.Module):
+    """Tokens i64 [T] to a picture u8 [H, W, 3]."""
+
+    def __init__(self, tokenizer: ImageTokenizer) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the picture."""
+        return to_pixels(self.tokenizer.decode(tokens[None]))[0]
+
+
+def export_caption(transformer: Transformer) -> bytes:
+    """Return the caption graph."""
+    caption = torch.zeros(transformer.config.caption_length, dtype=torch.int64)
+    caption[-1] = 1
+    graph = CaptionGraph(transformer)
+    return _export(graph, dict(zip(CAPTION_INPUTS, [caption], strict=True)), CAPTION_OUTPUTS)
+
+
+def export_step(graph: StepGraph) -> bytes:
+    """Return the graph of one token."""
+    return _export(graph, step_example(graph.transformer), STEP_OUTPUTS)
+
+
+def export_decoder(tokenizer: ImageTokenizer, tokens: int) -> bytes:
+    """Return the graph from the tokens of a square grid to its picture."""
+    example = {"tokens": torch.zeros(tokens, dtype=torch.int64)}
+    return _export(DecoderGraph(tokenizer), example, DECODER_OUTPUTS)
+
+
+def step_example(transformer: Transformer) -> dict[str, Tensor]:
+    """Return inputs of the step graph, all of the right shape and type."""
+    config = transformer.config
+    heads = (config.n_head, config.head_dim)
+    one, count = torch.ones(1), torch.ones(1, dtype=torch.int64)
+    return {
+        "token": count,
+        "position": count,
+        "cache": torch.zeros(config.n_layer, 2, 2, config.n_head, config.n_token, config.head_dim),
+        "value": torch.zeros(config.n_layer, 2, *heads),
+        "log_n": torch.zeros(1),
+        "start": torch.zeros(2, config.dim),
+        "noise": torch.zeros(config.vocab_size),
+        "temperature": one,
+        "guidance": 2 * one,
+        "top_k": 0 * count,
+        "score": 0 * count,
+        "threshold": one,
+    }
+
+
+def _attend(
+    q: Tensor, new: tuple[Tensor, Tensor, Tensor], cache: Tensor, past: Tensor, log_n: Tensor
+) -> Tensor:
+    """Mix values [2, H, 1, head_dim] over the condition, the token itself and those before.
+
+    Keys stay as they lie in the cache: the product is keys times query, so nothing is transposed.
+    """
+    k, v, condition = new
+    q = q * q.shape[-1] ** -0.5
+    own = (q * k).sum(dim=-1, keepdim=True)  # [2, H, 1, 1]
+    before = (cache[0] @ q.transpose(2, 3)).transpose(2, 3)  # [2, H, 1, T]
+    unseen = torch.arange(cache.shape[3], device=q.device) >= past
+    before = before.masked_fill(unseen, float("-inf"))
+    bias = log_n.expand_as(own)
+    weights = torch.cat([bias, own, before], dim=-1).softmax(dim=-1)
+    mixed = weights[..., :1] * condition + weights[..., 1:2] * v
+    return mixed + weights[..., 2:] @ cache[1]
+
+
+def _guide(cond: Tensor, uncond: Tensor, guidance: Tensor) -> Tensor:
+    return torch.where(guidance > 1, uncond + guidance * (cond - uncond), cond)
+
+
+def _sharpen(logits: Tensor, temperature: Tensor, top_k: Tensor) -> Tensor:
+    """Return logits [1, V] over the temperature, -inf outside the top k; ties are kept."""
+    scaled = logits / temperature
+    size = logits.shape[-1]
+    kept = torch.where(top_k > 0, top_k, size).clamp(max=size)
+    ordered = scaled.sort(dim=-1, descending=True).values
+    least = ordered.gather(-1, (kept - 1)[None])
+    return scaled.masked_fill(scaled < least, float("-inf"))
+
+
+def _expm1(x: Any) -> Any:
+    """Write e^x - 1 as 2t / (1 - t), t = tanh(x / 2): ONNX has no expm1, and e^x - 1 cancels."""
+    t = op.Tanh(op.Mul(x, op.Constant(value_float=0.5)))
+    one = op.Constant(value_float=1.0)
+    return op.Div(op.Add(t, t), op.Sub(one, t))
+
+
+def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, ...]) -> bytes:
+    with TemporaryDirectory() as folder, torch.no_grad():
+        path = Path(folder) / "graph.onnx"
+        program = torch.onnx.export(
+            graph.eval(),
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            opset_version=OPSET,
+            dynamo=True,
+            custom_translation_table={torch.ops.aten.expm1.default: _expm1},
+            verbose=False,
+        )
+        assert program is not None
+        program.save(path, external_data=False)
+        return path.read_bytes()

@@ -1,0 +1,190 @@
+"""The device model and the image decoder on onnxruntime, without torch."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from fleet.decoding.accept import Policy
+from fleet.decoding.noise import gumbel
+from fleet.errors import BundleError, InvalidInputError
+from fleet.models.bundle import (
+    CAPTION_GRAPH,
+    DECODER_GRAPH,
+    STEP_GRAPH,
+    VOCABULARY,
+    Bundle,
+    Manifest,
+)
+from fleet.models.caption import CaptionVocabulary, pad_left
+from fleet.prediction import SCORE_NAMES, Prediction
+from fleet.protocol.messages import Sampling
+
+Floats = NDArray[np.float32]
+
+_STEP_OUTPUTS = ["rows", "drawn", "scores", "feature", "hidden"]
+
+
+@dataclass(slots=True, eq=False)
+class DeviceState:
+    """One picture on the device: its condition, its cache and its noise, all allocated at once.
+
+    Attributes:
+        cache: [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim].
+        noise: [T, V], the shared Gumbel noise of the picture's seed.
+        filled: How many cells hold the rows of the picture's tokens.
+        inputs: The step graph's inputs that stay the same for the whole picture, and `cache`.
+    """
+
+    cache: Floats
+    noise: Floats
+    inputs: dict[str, NDArray[np.generic]]
+    filled: int = field(default=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceModel:
+    """The device model of a bundle; holds no picture, so one serves any number of them in turn."""
+
+    manifest: Manifest
+    vocabulary: CaptionVocabulary
+    _caption: onnxruntime.InferenceSession
+    _step: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, bundle: Bundle) -> "DeviceModel":
+        """Read vocabulary and graphs of a bundle.
+
+        Raises:
+            BundleError: A graph is not one that the runtime reads.
+        """
+        return cls(
+            bundle.manifest,
+            CaptionVocabulary(tuple(json.loads(bundle.read(VOCABULARY))["words"])),
+            _session(bundle, CAPTION_GRAPH),
+            _session(bundle, STEP_GRAPH),
+        )
+
+    def begin(
+        self, words: Sequence[int], *, seed: int, sampling: Sampling, policy: Policy
+    ) -> DeviceState:
+        """Begin a picture.
+
+        Args:
+            words: The caption's word ids, as `vocabulary.encode` returns them.
+            seed: Of the noise that device and cloud share.
+            sampling: How logits become a law.
+            policy: Whose score and threshold the feature's margin is made of.
+        """
+        manifest = self.manifest
+        caption = np.array(pad_left(words, manifest.caption_positions), np.int64)
+        value, log_n, start = self._caption.run(["value", "log_n", "start"], {"caption": caption})
+        shape = (manifest.layers, 2, 2, manifest.heads, manifest.tokens, manifest.head_dim)
+        cache = np.zeros(shape, np.float32)
+        return DeviceState(
+            cache=cache,
+            noise=gumbel(seed, np.arange(manifest.tokens), manifest.vocab_size),
+            inputs={
+                "cache": cache,
+                "value": value,
+                "log_n": log_n,
+                "start": start,
+                "temperature": np.array([sampling.temperature], np.float32),
+                "guidance": np.array([sampling.guidance], np.float32),
+                "top_k": np.array([sampling.top_k], np.int64),
+                "score": np.array([SCORE_NAMES.index(policy.score)], np.int64),
+                "threshold": np.array([policy.threshold], np.float32),
+            },
+        )
+
+    def step(self, state: DeviceState, position: int, token: int) -> Prediction:
+        """Draft the token at `position` after the token before it.
+
+        Positions go up one by one. To roll back, step at an earlier position with the token
+        that now precedes it: what lies behind is not read and will be overwritten.
+
+        Args:
+            state: The picture; its cache gets the rows of `token`.
+            position: 0 to T - 1.
+            token: The picture's token at position - 1; ignored at position 0.
+
+        Raises:
+            InvalidInputError: A position was left out.
+        """
+        if not 0 <= position <= min(state.filled + 1, self.manifest.tokens - 1):
+            raise InvalidInputError(
+                f"position {position} cannot follow {state.filled} tokens of"
+                f" {self.manifest.tokens}: step through all positions before it"
+            )
+        inputs = {
+            **state.inputs,
+            "token": np.array([token], np.int64),
+            "position": np.array([position], np.int64),
+            "noise": state.noise[position],
+        }
+        rows, drawn, scores, feature, hidden = self._step.run(_STEP_OUTPUTS, inputs)
+        if position > 0:
+            state.cache[..., position - 1, :] = rows
+        state.filled = position
+        return Prediction(position, int(drawn[0]), scores, feature, hidden)
+
+    def replay(self, state: DeviceState, tokens: Sequence[int]) -> None:
+        """Put the picture's first tokens into the cache, so that the next one can be drafted."""
+        for position, token in enumerate(tokens[:-1], start=1):
+            self.step(state, position, token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageDecoder:
+    """The image tokenizer's decoder."""
+
+    manifest: Manifest
+    _session: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, bundle: Bundle) -> "ImageDecoder":
+        """Read the decoder of a bundle.
+
+        Raises:
+            BundleError: The graph is not one that the runtime reads.
+        """
+        return cls(bundle.manifest, _session(bundle, DECODER_GRAPH))
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the picture [size, size, 3] of all its tokens [T].
+
+        Raises:
+            InvalidInputError: There are more or fewer tokens, or one is not a code.
+        """
+        manifest = self.manifest
+        if tokens.shape != (manifest.tokens,):
+            raise InvalidInputError(f"a picture has {manifest.tokens} tokens, not {tokens.shape}")
+        if tokens.min() < 0 or tokens.max() >= manifest.vocab_size:
+            raise InvalidInputError(f"a token lies between 0 and {manifest.vocab_size - 1}")
+        picture: NDArray[np.uint8] = self._session.run(["picture"], {"tokens": tokens})[0]
+        return picture
+
+
+def _session(bundle: Bundle, name: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    # One thread: at this size a second one only waits for the first.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    with _bundle_errors(bundle, name):
+        return onnxruntime.InferenceSession(
+            bundle.read(name), options, providers=["CPUExecutionProvider"]
+        )
+
+
+@contextmanager
+def _bundle_errors(bundle: Bundle, name: str) -> Iterator[None]:
+    try:
+        yield
+    except BundleError:
+        raise
+    except Exception as error:
+        raise BundleError(f"{bundle.path / name} is not a graph that runs here: {error}") from error
