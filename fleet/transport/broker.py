@@ -13,27 +13,39 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
 class TlsSettings(Section):
-    """The link's encryption; the broker's certificate must name `broker.host`."""
+    """The link's encryption."""
 
-    enabled: bool = False
-    ca: Path | None = None  # None: the authorities that the system trusts
-    cert: Path | None = None  # this client's own certificate, where the broker asks for one
-    key: Path | None = None
+    enabled: bool = Field(default=False, description="encrypts; the certificate names the host")
+    ca: Path | None = Field(
+        default=None, description="authorities to trust; unset: those of the system"
+    )
+    cert: Path | None = Field(
+        default=None, description="own certificate, where the broker asks for one"
+    )
+    key: Path | None = Field(default=None, description="its private key")
 
 
 class BrokerSettings(Section):
     """One MQTT 5 broker, and the patience with it."""
 
-    host: str = Field("127.0.0.1", min_length=1)
-    port: int = Field(1883, ge=1, le=65_535)
-    username: str = ""
-    password: SecretStr = SecretStr("")
+    host: str = Field(default="127.0.0.1", min_length=1, description="the broker's name or address")
+    port: int = Field(default=1883, ge=1, le=65_535, description="its port; 8883 with TLS")
+    username: str = Field(default="", description="empty: log in without a name")
+    password: SecretStr = Field(default=SecretStr(""), description="of the user")
     tls: TlsSettings = TlsSettings()
-    keepalive_s: int = Field(20, ge=1, le=3600)  # a silent link is given up after twice this
-    answer_s: Seconds = 10.0  # to connect, and for each answer that the broker owes
-    reconnect_s: Seconds = 1.0  # ceiling of the first wait; it doubles with each failure
-    reconnect_cap_s: Seconds = 60.0
-    stable_s: Seconds = 30.0  # a link that has lived for this long makes the next wait short
+    keepalive_s: int = Field(
+        default=20, ge=1, le=3600, description="a silent link is given up after twice this"
+    )
+    answer_s: Seconds = Field(
+        default=10.0, description="to connect, and for each answer that the broker owes"
+    )
+    reconnect_s: Seconds = Field(
+        default=1.0, description="ceiling of the first wait; it doubles with each failure"
+    )
+    reconnect_cap_s: Seconds = Field(default=60.0, description="ceiling of every wait")
+    stable_s: Seconds = Field(
+        default=30.0, description="a link that lived for this long makes the next wait short"
+    )
 
     @property
     def address(self) -> str:

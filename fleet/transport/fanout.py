@@ -40,17 +40,20 @@ def matches(pattern: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
-def check_filter(pattern: str) -> None:
+def check_filters(patterns: Collection[str]) -> None:
     """Refuses what no broker accepts.
 
     Raises:
-        TransportError: `pattern` is not a topic filter.
+        TransportError: One of `patterns` is not a topic filter.
     """
-    shared = pattern.split("/")[:2] if pattern.startswith(_SHARE) else []
-    levels = without_share(pattern).split("/") if pattern.count("/") >= len(shared) else [""]
-    wild = [level for level in levels if level not in {"+", "#"} and set(level) & set("+#")]
-    if not any(levels) or wild or "#" in levels[:-1] or (shared and not shared[1]):
-        raise TransportError(f"{pattern!r} is not a topic filter")
+    for pattern in patterns:
+        group, _, rest = pattern.removeprefix(_SHARE).partition("/")
+        is_shared = pattern.startswith(_SHARE)
+        levels = (rest if is_shared else pattern).split("/")
+        wild = [level for level in levels if len(level) > 1 and set(level) & set("+#")]
+        has_inner_hash = "#" in levels[:-1]
+        if levels == [""] or wild or has_inner_hash or (is_shared and not group):
+            raise TransportError(f"{pattern!r} is not a topic filter")
 
 
 @dataclass(slots=True)
@@ -145,8 +148,6 @@ class Fanout:
     @contextmanager
     def open(self, filters: tuple[str, ...], qos: QoS, limit: int) -> Iterator[Subscription]:
         """A subscription that takes part until the context ends."""
-        for pattern in filters:
-            check_filter(pattern)
         subscription = Subscription(filters, qos, limit, self._count_drop)
         self._subscriptions.append(subscription)
         try:

@@ -14,7 +14,7 @@ from typing import Self
 
 from fleet.errors import TransportError
 from fleet.transport.base import Inbound, QoS, Will
-from fleet.transport.fanout import Counters, Fanout, matches, share_group
+from fleet.transport.fanout import Counters, Fanout, check_filters, matches, share_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,7 @@ class MemoryTransport:
         self, *filters: str, qos: QoS, limit: int
     ) -> AsyncIterator[AsyncIterator[Inbound]]:
         """See `Transport.subscribe`."""
+        check_filters(filters)
         try:
             with self._fanout.open(filters, qos, limit) as subscription:
                 for pattern in filters if self.is_connected else ():

@@ -41,8 +41,9 @@ async def connect(
         functools.partial(_open_link, broker, identity),
         Backoff(broker.reconnect_s, broker.reconnect_cap_s, broker.stable_s, random),
     )
-    first = await uplink.open() if wait else None
-    keeper = asyncio.create_task(uplink.keep_up(first), name=f"mqtt {client_id}")
+    if wait:
+        uplink.adopt(await uplink.open())
+    keeper = asyncio.create_task(uplink.keep_up(), name=f"mqtt {client_id}")
     try:
         yield uplink
     finally:

@@ -7,6 +7,7 @@ a lost link (unsent packets, packet ids, half a packet) leaks into the next.
 import asyncio
 import contextlib
 import functools
+import itertools
 import math
 import zlib
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -18,7 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fleet.errors import TransportError
-from fleet.transport.base import Inbound, QoS
+from fleet.transport.base import Acknowledge, Inbound, QoS
 from fleet.transport.broker import BrokerSettings
 from fleet.transport.paho_client import (
     Identity,
@@ -48,6 +49,7 @@ class PahoLink:
         self._granted: dict[str, QoS] = {}
         self._names: dict[int, str] = {}  # subscription identifier: filter
         self._answers: dict[int, asyncio.Future[ReasonCode]] = {}  # by packet id
+        self._is_acknowledged: dict[int, bool] = {}  # by packet id, in the order of arrival
         self._logged_in: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
         self._writable = asyncio.Event()
@@ -205,8 +207,11 @@ class PahoLink:
     def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         numbers = getattr(message.properties, "SubscriptionIdentifier", [])
         names = [self._names[number] for number in numbers if number in self._names]
-        ack = functools.partial(self._acknowledge, message.mid) if message.qos else _nothing
         qos: QoS = 1 if message.qos else 0
+        ack: Acknowledge = _nothing
+        if qos:
+            self._is_acknowledged[message.mid] = False
+            ack = functools.partial(self._acknowledge, message.mid)
         self._deliver(
             Inbound(message.topic, bytes(message.payload), message.retain, ack, qos), names or None
         )
@@ -234,9 +239,18 @@ class PahoLink:
         return self._expect(mid)
 
     def _acknowledge(self, mid: int) -> None:
-        if not self._ended.done():
-            self._client.ack(mid, 1)
-            self._flush()
+        """Sends PUBACKs in the order of arrival (MQTT 5, section 4.6), as far as they are due.
+
+        rumqttd throws out a client that changes the order.
+        """
+        if self._ended.done():
+            return
+        self._is_acknowledged[mid] = True
+        due = list(itertools.takewhile(self._is_acknowledged.get, self._is_acknowledged))
+        for number in due:
+            del self._is_acknowledged[number]
+            self._client.ack(number, 1)
+        self._flush()
 
     def _check_up(self) -> None:
         if self._ended.done():

@@ -13,7 +13,7 @@ from fleet.errors import TransportError
 from fleet.logs import get_logger
 from fleet.transport.base import Inbound, QoS
 from fleet.transport.broker import Backoff
-from fleet.transport.fanout import Counters, Fanout
+from fleet.transport.fanout import Counters, Fanout, check_filters
 
 log = get_logger(__name__)
 
@@ -100,6 +100,7 @@ class Uplink:
         self, *filters: str, qos: QoS, limit: int
     ) -> AsyncIterator[AsyncIterator[Inbound]]:
         """See `Transport.subscribe`. While the link is down it is enough to be on the list."""
+        check_filters(filters)
         try:
             with self._fanout.open(filters, qos, limit) as subscription:
                 if self._link is not None:
@@ -137,19 +138,28 @@ class Uplink:
             raise
         return link
 
-    async def keep_up(self, link: Link | None) -> None:
-        """Runs for the transport's life, with a first link if there is one already."""
+    def adopt(self, link: Link) -> None:
+        """Sends and receives over `link` from now on."""
+        self._link = link
+        self.counters.connects += 1
+        self._set_connected(True)
+        log.info("link up", to=self._name)
+
+    async def keep_up(self) -> None:
+        """Runs for the transport's life: waits for the link's end, and opens another."""
         loop = asyncio.get_running_loop()
         while True:
-            lived_s, ending = 0.0, Ending("it has not come up yet")
+            begin = loop.time()
             try:
-                link = link or await self.open()
+                link = self._link
+                if link is None:
+                    link = await self.open()
+                    self.adopt(link)
+                    begin = loop.time()
+                ending = await self._end_of(link)
+                lived_s = loop.time() - begin
             except TransportError as error:
-                ending = Ending(str(error))
-            else:
-                begin = loop.time()
-                ending = await self._use(link)
-                lived_s, link = loop.time() - begin, None
+                ending, lived_s = Ending(str(error)), 0.0
             wait_s = self._backoff.wait_s(lived_s=lived_s, taken_over=ending.taken_over)
             self._last_reason = ending.reason
             log.warning(
@@ -164,11 +174,7 @@ class Uplink:
         if link is not None:
             await link.goodbye()
 
-    async def _use(self, link: Link) -> Ending:
-        self._link = link
-        self.counters.connects += 1
-        self._set_connected(True)
-        log.info("link up", to=self._name)
+    async def _end_of(self, link: Link) -> Ending:
         # Shielded: a cancelled wait must not cancel the link's own future.
         ending = await asyncio.shield(link.ended)
         self._link = None
