@@ -16,7 +16,7 @@ from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
 from fleet.training.examples import Batch, Examples
 from fleet.training.muon import Muon
 
-BATCH = 32
+BATCH = 24
 CAPTION_DROPOUT = 0.1
 MATRIX_RATE = 0.02
 OTHER_RATE = 3e-3
@@ -89,13 +89,17 @@ def make_optimizers(model: Transformer) -> tuple[torch.optim.Optimizer, ...]:
     return muon, adam
 
 
-def train_cloud(work: Path, examples: Examples, minutes: float, seed: int, bar: Bar) -> None:
+def train_cloud(
+    work: Path, examples: Examples, minutes: float, seed: int, bar: Bar, *, compiled: bool
+) -> None:
     """Train, or go on training, `cloud.training.pt`; `cloud.pt` holds the best average."""
     torch.manual_seed(seed)
     run = CloudRun.start(cloud_config(examples.n_word), minutes)
     checkpoint, curve = work / "cloud.training.pt", Curve(work / "cloud.jsonl")
     if checkpoint.exists():
         run.load(checkpoint)
+    if compiled:
+        run.model.compile()
     run.budget.tick()
     saved_s = checked_s = run.budget.used_s
     while run.budget.tick() < 1.0:
