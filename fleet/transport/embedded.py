@@ -14,6 +14,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import AddressInUseError, TransportError
@@ -61,33 +62,31 @@ async def embedded_broker(port: int) -> AsyncIterator[BrokerSettings]:
         TransportError: The broker cannot be started.
     """
     _check_free(port)
-    child = await _start(port)
-    keeper = asyncio.create_task(_keep_alive(child, port), name="embedded broker")
+    broker = _Broker(port, await _start(port))
+    keeper = asyncio.create_task(broker.keep_alive(), name="embedded broker")
     try:
         yield BrokerSettings(host=HOST, port=port)
     finally:
         keeper.cancel()
         await asyncio.wait([keeper])
+        await _stop(broker.process)
 
 
-async def _keep_alive(child: Process, port: int) -> None:
-    """Starts the broker again whenever it dies, and stops it on cancellation."""
-    while True:
-        try:
-            code = await child.wait()
-        finally:
-            await _stop(child)
-        log.error("embedded broker died", exit_code=code, port=port)
-        child = await _start_again(port)
+@dataclass(slots=True)
+class _Broker:
+    port: int
+    process: Process
 
-
-async def _start_again(port: int) -> Process:
-    while True:
-        await asyncio.sleep(RESTART_PAUSE_S)
-        try:
-            return await _start(port)
-        except TransportError as error:
-            log.error("embedded broker does not start", reason=str(error), port=port)
+    async def keep_alive(self) -> None:
+        """Starts the broker again whenever it dies."""
+        while True:
+            code = await self.process.wait()
+            log.error("embedded broker died", exit_code=code, port=self.port)
+            await asyncio.sleep(RESTART_PAUSE_S)
+            try:
+                self.process = await _start(self.port)
+            except TransportError as error:
+                log.error("embedded broker does not start", reason=str(error), port=self.port)
 
 
 async def _start(port: int) -> Process:

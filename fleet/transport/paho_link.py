@@ -191,7 +191,9 @@ class PahoLink:
         self, _client: Any, _userdata: Any, _flags: Any, reason: ReasonCode, given: Any
     ) -> None:
         if reason.is_failure:
-            self._end(Ending(f"it refused the link: {reason}; check broker.username and the rest"))
+            self._end(
+                Ending(f"it refused the link: {reason}; check broker.username and password", True)
+            )
             return
         self._max_packet_bytes = getattr(given, "MaximumPacketSize", math.inf)
         if not self._logged_in.done():
@@ -202,7 +204,7 @@ class PahoLink:
     ) -> None:
         said = flags.is_disconnect_packet_from_server
         why = f"it ended the link: {reason}" if said else "the connection was lost"
-        self._end(Ending(why, taken_over=said and reason.value == _TAKEN_OVER))
+        self._end(Ending(why, said, taken_over=said and reason.value == _TAKEN_OVER))
 
     def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         numbers = getattr(message.properties, "SubscriptionIdentifier", [])
@@ -268,6 +270,11 @@ class PahoLink:
             raise TransportError(self._sentence(ending)) from error
 
     def _sentence(self, ending: Ending) -> str:
+        if not self._logged_in.done() and not ending.from_broker:
+            return (
+                f"no broker at {self._broker.address}; what listens there closed the link before"
+                " it spoke MQTT 5: check broker.port and broker.tls.enabled"
+            )
         return f"the link to the broker at {self._broker.address} is down: {ending.reason}"
 
 

@@ -25,6 +25,7 @@ class Ending:
     """Why a link is over."""
 
     reason: str
+    from_broker: bool = False  # it said so
     taken_over: bool = False  # another client of the same id connected
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
+from collections.abc import Iterator
 
 from fleet.errors import TransportError
 from fleet.transport.broker import BrokerSettings, TlsSettings
@@ -25,9 +27,9 @@ async def open_wire(broker: BrokerSettings) -> "Wire":
             f"no broker at {broker.address}; the name does not resolve: check broker.host"
         ) from error
     except OSError as error:
-        reason = error.strerror or "every address refused"
+        reason = os.strerror(error.errno).lower() if error.errno else "no address"
         raise TransportError(
-            f"no broker at {broker.address}; {reason.lower()}: start one there, or set"
+            f"no broker at {broker.address}; {reason}: start one there, or set"
             " broker.host and broker.port"
         ) from error
     try:
@@ -146,20 +148,34 @@ async def _connect(host: str, port: int) -> socket.socket:
 
 
 async def _secure(sock: socket.socket, broker: BrokerSettings) -> ssl.SSLSocket:
-    context = _context(broker.tls)
+    secure = _context(broker.tls).wrap_socket(
+        sock, server_hostname=broker.host, do_handshake_on_connect=False
+    )
     try:
-        secure = context.wrap_socket(
-            sock, server_hostname=broker.host, do_handshake_on_connect=False
-        )
-        while True:
-            try:
-                secure.do_handshake()
-            except ssl.SSLWantReadError:
-                await _ready(secure, for_writing=False)
-            except ssl.SSLWantWriteError:
-                await _ready(secure, for_writing=True)
-            else:
-                return secure
+        with _tls_errors(broker):
+            await _shake_hands(secure)
+    except BaseException:
+        secure.close()
+        raise
+    return secure
+
+
+async def _shake_hands(secure: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            secure.do_handshake()
+        except ssl.SSLWantReadError:
+            await _ready(secure, for_writing=False)
+        except ssl.SSLWantWriteError:
+            await _ready(secure, for_writing=True)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def _tls_errors(broker: BrokerSettings) -> Iterator[None]:
+    try:
+        yield
     except ssl.SSLCertVerificationError as error:
         raise TransportError(
             f"the certificate of the broker at {broker.address} is not trusted:"
@@ -173,12 +189,17 @@ async def _secure(sock: socket.socket, broker: BrokerSettings) -> ssl.SSLSocket:
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:
+    for file in (tls.ca, tls.cert, tls.key):
+        if file is not None and not file.is_file():
+            raise TransportError(f"broker.tls: there is no file {file}")
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except OSError as error:
-        raise TransportError(f"broker.tls: a file is not usable: {error}") from error
+        raise TransportError(
+            f"broker.tls: the certificates or the key are not usable: {error}"
+        ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
