@@ -34,3 +34,8 @@ def node_id(text: str) -> NodeId:
             f"node id {text!r} is not usable: take 1 to 63 lower-case letters, digits, '-' or '_'"
         )
     return NodeId(text)
+
+
+def is_level(text: str) -> bool:
+    """Whether `text` can stand as one level of a topic: what `node_id` accepts."""
+    return _SEGMENT.fullmatch(text) is not None

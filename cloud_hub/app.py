@@ -1,0 +1,160 @@
+"""The hub's composition: what `cloud_hub serve` and the simulations run."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from cloud_hub import nodes, presence, recording
+from cloud_hub.engine.loop import Engine, Pace
+from cloud_hub.engine.runner import Runner
+from cloud_hub.engine.scheduler import Limits, Scheduler
+from cloud_hub.engine.sessions import Sessions
+from cloud_hub.engine.steps import Task
+from cloud_hub.intake import Intake
+from cloud_hub.notices import Notices
+from cloud_hub.settings import EngineSettings, HubSettings
+from cloud_hub.store import revision
+from cloud_hub.store.database import Database
+from cloud_hub.verification import Service
+from fleet.ids import BootId, WorkerId, new_id
+from fleet.logs import get_logger
+from fleet.models.bundle import CLOUD_FOLDER, VOCABULARY, reference_path
+from fleet.models.caption import CaptionVocabulary
+from fleet.protocol import topics
+from fleet.transport.base import Transport
+
+log = get_logger(__name__)
+
+_GOODBYE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """What a worker needs beside its link: a model, a database and a name."""
+
+    identity: presence.Identity
+    service: Service
+    runner: Runner
+    database: Database
+
+
+def open_hub(settings: HubSettings) -> Hub:
+    """Loads the model and opens the database; blocks for a second or two. Close the database.
+
+    Raises:
+        BundleError: The cloud model is incomplete or of another format.
+        StoreError: The database is of another revision, or cannot be used.
+        InvalidInputError: The memory for the KV cache holds no picture.
+    """
+    database = Database(settings.store_url)
+    try:
+        revision.prepare(database, create=settings.store.url is None)
+        return _load(settings, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+async def serve(
+    settings: HubSettings,
+    transport: Transport,
+    hub: Hub,
+    *,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Verifies, records and follows nodes until cancelled; `ready` is called when all listens."""
+    engine = _engine(settings.engine, hub.runner)
+    notices = Notices(time.monotonic)
+    store = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
+    requests = (topics.OPENS, topics.requests_to(hub.identity.worker))
+    queue = settings.store.queue
+    async with (
+        transport.subscribe(*requests, qos=0, limit=settings.engine.inbox) as asked,
+        transport.subscribe(topics.RECORDS, qos=1, limit=queue) as records,
+        transport.subscribe(topics.NODE_STATES, qos=1, limit=queue) as states,
+    ):
+        intake = Intake(transport, engine, hub.service, notices)
+        work = {
+            "engine": engine.run(),
+            "intake": intake.run(asked),
+            "recording": recording.record(transport, records, hub.database, notices, **store),
+            "nodes": nodes.follow(states, hub.database, notices, **store),
+            "presence": presence.announce(transport, hub.identity),
+            "counters": _report(engine, notices, settings.log.counters_s),
+        }
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, coroutine in work.items():
+                    group.create_task(coroutine, name=name)
+                ready()
+        finally:
+            async with asyncio.timeout(_GOODBYE_S):
+                await presence.say(transport, hub.identity, up=False)
+            log.info("engine", **engine.counters.summary(), notices=dict(notices.counts))
+
+
+def _load(settings: HubSettings, database: Database) -> Hub:
+    # torch takes a second to import, and only `serve` needs it.
+    import torch
+
+    from cloud_hub.engine.torch_runner import TorchRunner, slots_in
+    from fleet.models.torch_model import CloudModel
+
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
+    folder = settings.model or reference_path() / CLOUD_FOLDER
+    model = CloudModel.load(folder, settings.engine.device)
+    runner = TorchRunner(model, slots_in(model, settings.engine.cache_mib))
+    vocabulary = CaptionVocabulary.load(Path(folder) / VOCABULARY)
+    identity = presence.Identity(
+        worker=WorkerId(settings.worker or f"w-{new_id()[:8]}"),
+        boot=BootId(new_id()),
+        family=model.family,
+        cloud_version=model.version,
+        hub_version=metadata.version("ciar-fleet"),
+    )
+    service = Service(
+        worker=identity.worker,
+        family=model.family,
+        cloud_version=model.version,
+        positions=model.tokens,
+        vocab_size=model.vocab_size,
+        vocabulary=vocabulary,
+    )
+    return Hub(identity, service, runner, database)
+
+
+def _engine(settings: EngineSettings, runner: Runner) -> Engine:
+    limits = Limits(
+        jobs=settings.queue,
+        node_jobs=settings.node_queue,
+        batch_tokens=settings.batch_tokens,
+        batch_spans=settings.batch_spans,
+        quantum=settings.quantum,
+    )
+    sessions = Sessions(
+        slots=runner.slots,
+        positions=runner.positions,
+        keep_s=settings.keep_s,
+        idle_s=settings.idle_s,
+    )
+    return Engine(
+        runner=runner,
+        sessions=sessions,
+        scheduler=Scheduler[Task](limits),
+        pace=Pace(chunk=settings.chunk, max_deadline_s=settings.max_deadline_s),
+        clock=time.monotonic,
+    )
+
+
+async def _report(engine: Engine, notices: Notices, every_s: float) -> None:
+    """Logs the counters whenever they moved."""
+    seen = -1
+    while True:
+        await asyncio.sleep(every_s)
+        if engine.counters.forwards != seen:
+            seen = engine.counters.forwards
+            log.info("engine", **engine.counters.summary(), notices=dict(notices.counts))

@@ -1,0 +1,148 @@
+"""The command line of the hub."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.process import command_errors, run_until_signal
+
+if TYPE_CHECKING:
+    from cloud_hub.app import Hub
+    from cloud_hub.settings import HubSettings
+
+_config = click.option(
+    "--config",
+    "config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Settings file in TOML; `cloud_hub settings` lists what can be set.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ciar-fleet")
+def main() -> None:
+    """The hub of a fleet of devices that make pictures from text.
+
+    Everything but the verb is a setting: from a TOML file, or from the environment, as in
+    CLOUD_HUB_BROKER__HOST=broker.example. docs/hub.md has the rest.
+    """
+
+
+@main.command()
+@_config
+@command_errors
+def serve(config: Path | None) -> None:
+    """Answer devices and keep their records until stopped.
+
+    Without any setting it starts a trial broker on 127.0.0.1:1883, keeps its database in
+    ./ciar-hub and serves the models that are shipped.
+    """
+    run_until_signal(_serve(_settings(config)))
+
+
+@main.command()
+@_config
+@command_errors
+def migrate(config: Path | None) -> None:
+    """Bring the database to this release's revision."""
+    from cloud_hub.store import revision
+    from cloud_hub.store.database import Database
+
+    with Database(_settings(config).store_url) as database:
+        click.echo(f"{database.name} stands at revision {revision.migrate(database)}")
+
+
+@main.command()
+@_config
+@command_errors
+def settings(config: Path | None) -> None:
+    """Print the settings in force as JSON, passwords masked."""
+    from cloud_hub.settings import HubSettings
+    from fleet.settings import load_settings, show_settings
+
+    click.echo(show_settings(load_settings(HubSettings, config)))
+
+
+@main.group()
+def query() -> None:
+    """Print what devices reported; docs/metrics.md defines the columns."""
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_since = click.option(
+    "--since", help="Only what was received since: a span such as 90m, 12h or 7d, or a date."
+)
+
+
+@query.command()
+@_json
+@_since
+@_config
+@command_errors
+def devices(as_json: bool, since: str | None, config: Path | None) -> None:
+    """One line a device: pictures, shares, round trips, bytes, latency, tokens per second."""
+    from cloud_hub import report
+
+    report.devices(_settings(config).store_url, since, as_json=as_json)
+
+
+@query.command()
+@_json
+@_since
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+@_config
+@command_errors
+def generations(as_json: bool, since: str | None, limit: int, config: Path | None) -> None:
+    """One line a picture, newest first."""
+    from cloud_hub import report
+
+    report.generations(_settings(config).store_url, since, limit, as_json=as_json)
+
+
+def _settings(config: Path | None) -> "HubSettings":
+    from cloud_hub.settings import HubSettings
+    from fleet.logs import configure_logs
+    from fleet.settings import load_settings
+
+    loaded = load_settings(HubSettings, config)
+    configure_logs(log_format=loaded.log.format, level=loaded.log.level)
+    return loaded
+
+
+async def _serve(settings: "HubSettings") -> None:
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from cloud_hub import app
+    from fleet.transport.embedded import embedded_broker
+    from fleet.transport.mqtt import connect
+
+    async with AsyncExitStack() as stack:
+        broker = settings.broker
+        if not settings.has_broker:  # first, since a port in use is the likeliest trouble
+            broker = await stack.enter_async_context(embedded_broker(settings.broker.port))
+        hub = await asyncio.to_thread(app.open_hub, settings)
+        stack.callback(hub.database.close)
+        transport = await stack.enter_async_context(
+            connect(broker, client_id=f"hub-{hub.identity.worker}", will=hub.identity.will)
+        )
+
+        def ready() -> None:
+            for line in _introduction(hub, broker.address, trial=not settings.has_broker):
+                click.echo(line)
+
+        await app.serve(settings, transport, hub, ready=ready)
+
+
+def _introduction(hub: "Hub", address: str, *, trial: bool) -> list[str]:
+    identity, slots = hub.identity, hub.runner.slots
+    broker = f"{address} (trial broker: this machine only, no passwords)" if trial else address
+    return [
+        f"cloud hub {identity.hub_version}, worker {identity.worker}",
+        f"  broker    {broker}",
+        f"  database  {hub.database.name}",
+        f"  models    {identity.family}, cloud model {identity.cloud_version}",
+        f"  engine    {slots} pictures at a time, {hub.runner.positions} tokens each",
+        "ready; stop with Ctrl-C",
+    ]

@@ -1,0 +1,61 @@
+"""The hub's retained word that it is there: birth after each connection, last will, goodbye."""
+
+from dataclasses import dataclass
+
+from fleet.errors import TransportError
+from fleet.ids import BootId, ModelVersion, WorkerId
+from fleet.logs import get_logger
+from fleet.protocol import topics
+from fleet.protocol.codec import encode
+from fleet.protocol.messages import HubStatus
+from fleet.transport.base import Transport, Will
+
+log = get_logger(__name__)
+
+_WILL_DELAY_S = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is, in this life."""
+
+    worker: WorkerId
+    boot: BootId
+    family: str
+    cloud_version: ModelVersion
+    hub_version: str
+
+    def status(self, *, up: bool) -> HubStatus:
+        """The worker's word that it is up, or no longer."""
+        return HubStatus(
+            up=up,
+            boot_id=self.boot,
+            worker=self.worker,
+            family=self.family,
+            cloud_version=self.cloud_version,
+            hub_version=self.hub_version,
+        )
+
+    @property
+    def will(self) -> Will:
+        """What the broker says when the worker's link dies without a goodbye."""
+        return Will(topics.HUB_STATE, encode(self.status(up=False)), _WILL_DELAY_S)
+
+
+async def announce(transport: Transport, identity: Identity) -> None:
+    """Says that the hub is up after each connection, until cancelled."""
+    while True:
+        await transport.wait_connected()
+        if await say(transport, identity, up=True):
+            await transport.wait_connected(False)
+
+
+async def say(transport: Transport, identity: Identity, *, up: bool) -> bool:
+    """Publishes the status; whether the broker has it."""
+    try:
+        payload = encode(identity.status(up=up))
+        await transport.publish(topics.HUB_STATE, payload, qos=1, retain=True)
+    except TransportError as error:
+        log.warning("hub status not published", up=up, reason=str(error))
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""The settings of a hub, and the only place where they have defaults."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from fleet.settings import Section, Settings
+from fleet.transport.broker import BrokerSettings
+
+_LEVEL = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+
+
+class StoreSettings(Section):
+    """Where rows are kept."""
+
+    url: SecretStr | None = Field(
+        default=None,
+        description="SQLAlchemy URL, such as postgresql+psycopg://user:password@host/name; "
+        "unset: SQLite in the data folder, made when it is not there",
+    )
+    batch: int = Field(default=64, ge=1, le=1024, description="records of one transaction")
+    batch_wait_s: float = Field(
+        default=0.05, gt=0, le=10, description="how long a record waits for others"
+    )
+    queue: int = Field(
+        default=512, ge=1, description="records and node states that wait in memory, each"
+    )
+
+
+class EngineSettings(Section):
+    """How the cloud model is run."""
+
+    cache_mib: int = Field(
+        default=512, ge=1, description="memory of the KV cache in MiB; it sets the open pictures"
+    )
+    device: str = Field(default="cpu", description="torch device, such as cpu or cuda")
+    threads: int | None = Field(default=None, ge=1, description="unset: torch's own choice")
+    batch_tokens: int = Field(default=256, ge=1, description="most tokens of one forward")
+    batch_spans: int = Field(default=64, ge=1, description="most pictures of one forward")
+    chunk: int = Field(
+        default=64, ge=1, description="tokens of a reopened picture that one forward runs"
+    )
+    queue: int = Field(default=1024, ge=1, description="requests that may wait")
+    node_queue: int = Field(default=64, ge=1, description="requests of one node that may wait")
+    quantum: int = Field(
+        default=32, ge=1, description="tokens by which a node may be ahead of others that wait"
+    )
+    max_deadline_s: float = Field(
+        default=60.0, gt=0, description="longest wait of a request, whatever it asks for"
+    )
+    keep_s: float = Field(
+        default=2.0, ge=0, description="idle time before a picture may be put out for another"
+    )
+    idle_s: float = Field(default=120.0, gt=0, description="idle time after which a picture ends")
+    inbox: int = Field(default=4096, ge=1, description="arrived requests not yet looked at")
+
+
+class LogSettings(Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severe event that is written"
+    )
+    format: Literal["console", "json"] = Field(default="console", description="form of an event")
+    counters_s: float = Field(
+        default=60.0, gt=0, description="seconds between two lines of the engine's counters"
+    )
+
+
+class HubSettings(Settings):
+    """All settings of `cloud_hub`."""
+
+    model_config = SettingsConfigDict(env_prefix="CLOUD_HUB_")
+
+    data_dir: Path = Field(default=Path("ciar-hub"), description="folder of the SQLite database")
+    model: Path | None = Field(
+        default=None, description="folder of the cloud model; unset: the family that is shipped"
+    )
+    worker: str | None = Field(
+        default=None, pattern=_LEVEL, description="this worker's topic level; unset: a new one"
+    )
+    broker: BrokerSettings = BrokerSettings()
+    store: StoreSettings = StoreSettings()
+    engine: EngineSettings = EngineSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether a broker's host was given; else the hub starts the trial broker itself."""
+        return "host" in self.broker.model_fields_set
+
+    @property
+    def store_url(self) -> str:
+        """The database in force."""
+        if self.store.url is not None:
+            return self.store.url.get_secret_value()
+        return f"sqlite:///{self.data_dir.expanduser() / 'hub.db'}"

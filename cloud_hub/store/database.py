@@ -1,0 +1,153 @@
+"""A database: SQLite in a file, or PostgreSQL, by its URL.
+
+SQLite runs in WAL mode with full synchronisation, so what was committed survives a power cut,
+and every writer takes the write lock at its beginning, so none meets another half-way.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    SQLAlchemyError,
+)
+
+from cloud_hub.store.tables import Base
+from fleet.errors import StoreError
+
+_BUSY_TIMEOUT_S = 30
+_BEGIN = "sqlite_begin"
+
+
+class BadValueError(StoreError):
+    """A value that the database does not take; the rest of the batch may be fine."""
+
+
+class Database:
+    """Connections to one database, until the context ends."""
+
+    def __init__(self, url: str) -> None:
+        """Opens nothing yet; a missing folder of a SQLite file is made.
+
+        Raises:
+            StoreError: The URL cannot be used, or the folder not be made.
+        """
+        try:
+            self._url = make_url(url)
+            self.is_sqlite = self._url.get_backend_name() == "sqlite"
+            if self.is_sqlite and self._url.database:
+                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+            self._engine = _sqlite(url) if self.is_sqlite else _server(url)
+        except (ArgumentError, SQLAlchemyError, ImportError) as error:
+            raise StoreError(f"the database URL {url!r} cannot be used: {error}") from error
+        except OSError as error:
+            raise StoreError(f"no database can be kept at {url}: {error.strerror}") from error
+        self._writer = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self._url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One transaction that reads.
+
+        Raises:
+            StoreError: The database cannot be reached or read.
+        """
+        with self._errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction that writes: committed at the end, or rolled back on any error.
+
+        Raises:
+            StoreError: The database cannot be reached or written.
+        """
+        with self._errors(), self._writer.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, IntegrityError, OverflowError) as error:
+            raise BadValueError(f"the database refuses a value: {_first_line(error)}") from error
+        except DBAPIError as error:
+            raise StoreError(f"the database {self.name}: {_first_line(error)}") from error
+
+
+def insert_new(connection: Connection, row: type[Base]) -> Any:
+    """An INSERT that leaves rows alone whose key is there already."""
+    table = row.__table__
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing()  # type: ignore[arg-type]
+    return postgresql.insert(table).on_conflict_do_nothing()  # type: ignore[arg-type]
+
+
+def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Executable:
+    """An INSERT that sets the `changed` columns where the primary key is there already."""
+    table = row.__table__
+    keys = list(table.primary_key)
+    if connection.dialect.name == "sqlite":
+        lite = sqlite.insert(table)  # type: ignore[arg-type]
+        new = {name: lite.excluded[name] for name in changed}
+        return lite.on_conflict_do_update(index_elements=keys, set_=new)
+    full = postgresql.insert(table)  # type: ignore[arg-type]
+    new = {name: full.excluded[name] for name in changed}
+    return full.on_conflict_do_update(index_elements=keys, set_=new)
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    lines = str(cause).strip().splitlines()
+    return lines[0] if lines else repr(cause)
+
+
+def _server(url: str) -> Engine:
+    return create_engine(url, pool_pre_ping=True)
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    # The driver's own BEGIN comes late and never before a CREATE TABLE: we send it.
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))

@@ -1,0 +1,149 @@
+"""What the hub writes about pictures and nodes; each function is one statement or a few."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, tuple_
+
+from cloud_hub.store.database import (
+    BadValueError,
+    Database,
+    insert_new,
+    insert_or_update,
+)
+from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
+from fleet.ids import NodeId
+from fleet.protocol.messages import GenerationRecord, NodeStatus
+
+_KEY = ("node_id", "boot_id", "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A record, the node whose topic it came by, and the bytes it came in."""
+
+    node: NodeId
+    record: GenerationRecord
+    payload: bytes
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes a record the same record."""
+        return self.node, self.record.boot_id, self.record.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A payload from a record topic that cannot be stored, and why."""
+
+    node: NodeId
+    payload: bytes
+    reason: str
+
+
+def store_batch(
+    database: Database, reports: Sequence[Reported], rejected: Sequence[Rejected], now: datetime
+) -> list[Rejected]:
+    """Stores records and sets aside what is none, in one transaction.
+
+    If the database refuses a value, each record gets a transaction of its own, and those that
+    are refused are set aside too; they are returned.
+
+    Raises:
+        StoreError: The database cannot be written; what came comes again and does no harm.
+    """
+    try:
+        with database.write() as connection:
+            store_pictures(connection, reports, now)
+            set_aside(connection, rejected, now)
+    except BadValueError:
+        return _store_one_by_one(database, reports, rejected, now)
+    return []
+
+
+def _store_one_by_one(
+    database: Database, reports: Sequence[Reported], rejected: Sequence[Rejected], now: datetime
+) -> list[Rejected]:
+    refused = []
+    for report in reports:
+        try:
+            with database.write() as connection:
+                store_pictures(connection, [report], now)
+        except BadValueError as error:
+            refused.append(Rejected(report.node, report.payload, str(error)))
+    with database.write() as connection:
+        set_aside(connection, [*rejected, *refused], now)
+    return refused
+
+
+def store_pictures(connection: Connection, reports: Iterable[Reported], now: datetime) -> int:
+    """Stores records that are not there yet; the number of new ones."""
+    rows = {report.key: _picture(report, now) for report in reports}
+    if not rows:
+        return 0
+    _know_nodes(connection, [node for node, _, _ in rows], now)
+    there = tuple_(*(getattr(GenerationRow, name) for name in _KEY)).in_(list(rows))
+    known = connection.execute(select(*(getattr(GenerationRow, n) for n in _KEY)).where(there))
+    for row in known:
+        del rows[row[0], row[1], row[2]]
+    if rows:  # another hub may have stored one meanwhile: then it stays as it is
+        connection.execute(insert_new(connection, GenerationRow), list(rows.values()))
+    return len(rows)
+
+
+def set_aside(connection: Connection, rejected: Iterable[Rejected], now: datetime) -> None:
+    """Keeps payloads that cannot be stored as records, each once."""
+    rows = [
+        {
+            "node_id": each.node,
+            "received_at": now,
+            "reason": each.reason.replace("\0", ""),
+            "payload_hash": hashlib.sha256(each.payload).hexdigest(),
+            "payload": each.payload,
+        }
+        for each in rejected
+    ]
+    if rows:
+        connection.execute(insert_new(connection, RejectedRecordRow), rows)
+
+
+def store_status(connection: Connection, node: NodeId, status: NodeStatus, now: datetime) -> bool:
+    """Notes what a node says of itself; whether its state or boot changed.
+
+    The will of a boot that is over says nothing about the one that runs.
+    """
+    columns = (NodeRow.boot_id, NodeRow.state)
+    _know_nodes(connection, [node], now)
+    boot, state = connection.execute(select(*columns).where(NodeRow.node_id == node)).one()
+    if status.state == "lost" and boot not in {"", status.boot_id}:
+        return False
+    said = status.model_dump(exclude={"type", "at"}) | {"last_seen_at": now}
+    row = said | {"node_id": node, "first_seen_at": now}
+    connection.execute(insert_or_update(connection, NodeRow, set(said)), [row])
+    changed = bool((boot, state) != (status.boot_id, status.state))
+    if changed:
+        change: dict[str, Any] = {"node_id": node, "boot_id": status.boot_id, "state": status.state}
+        change |= {"at": status.at, "received_at": now}
+        connection.execute(NodeStateRow.__table__.insert(), [change])  # type: ignore[attr-defined]
+    return changed
+
+
+def _know_nodes(connection: Connection, nodes: Sequence[str], now: datetime) -> None:
+    """Makes rows for nodes that are not there yet: a record may come before the first status."""
+    empty: dict[str, Any] = dict.fromkeys(
+        ("boot_id", "state", "agent_version", "device_version", "family"), ""
+    )
+    empty |= {"facts": {}, "pictures": 0, "outbox_records": 0}
+    empty |= {"first_seen_at": now, "last_seen_at": now}
+    # In one order everywhere, so that two hubs never wait for each other's rows.
+    rows = [empty | {"node_id": node} for node in sorted(set(nodes))]
+    connection.execute(insert_new(connection, NodeRow), rows)
+
+
+def _picture(report: Reported, now: datetime) -> dict[str, Any]:
+    fields = report.record.model_dump(exclude={"type", "sampling"})
+    sampling = report.record.sampling.model_dump()
+    return fields | sampling | {"node_id": report.node, "received_at": now}
