@@ -181,7 +181,7 @@ class Outbox:
         )
 
     def _strip_oldest(self) -> bool:
-        """Drops the arrays of the oldest record that has some, unless there are too many records."""
+        """Drops the arrays of the oldest record that has some, where that can help."""
         (count,) = self._db.execute("SELECT count(*) FROM record").fetchone()
         row = self._db.execute(
             "SELECT id, payload FROM record WHERE has_arrays ORDER BY id LIMIT 1"

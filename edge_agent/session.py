@@ -247,12 +247,17 @@ class Session:
                 self._busy(request_id, answer)
             case Refused():
                 self._refused(request_id, answer)
+            case TransportError() | ProtocolError():
+                self._failed(answer)
+
+    def _failed(self, error: TransportError | ProtocolError) -> None:
+        match error:
             case RequestTimeout():
-                self._lose("timeout", str(answer))
+                self._lose("timeout", str(error))
             case TransportError():
-                self._lose("no_broker", str(answer))
+                self._lose("no_broker", str(error))
             case ProtocolError():
-                self._lose("refused", str(answer), final=not self.was_opened)
+                self._lose("refused", str(error), final=not self.was_opened)
 
     def _opened(self, answer: GenerationOpened) -> None:
         try:

@@ -14,6 +14,15 @@ PolicyName = Literal["ciar", "verify-all", "device-only"]
 WithoutCloud = Literal["complete", "fail"]
 
 
+class ModelSettings(Section):
+    """Which models the device runs."""
+
+    path: Path | None = Field(
+        default=None,
+        description="folder with device/ and signing.pub; unset: the family that is shipped",
+    )
+
+
 class NodeSettings(Section):
     """What this device is called in the fleet."""
 
@@ -21,6 +30,9 @@ class NodeSettings(Section):
         default=None, description="node id; unset: made once and kept in the state folder"
     )
     heartbeat_s: float = Field(default=30.0, gt=0, description="seconds between heartbeats, ±20%")
+    send_captions: bool = Field(
+        default=False, description="whether records carry captions, not only their hashes"
+    )
 
 
 class GenerationSettings(Section):
@@ -99,9 +111,8 @@ class AgentSettings(Settings):
         default=Path("~/.local/state/ciar-agent"),
         description="folder of node id, spool and the running agent's address",
     )
-    bundle: Path | None = Field(default=None, description="unset: the family that is shipped")
-    public_key: Path | None = Field(default=None, description="unset: the shipped family's key")
     broker: BrokerSettings = BrokerSettings()
+    model: ModelSettings = ModelSettings()
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
     outbox: OutboxSettings = OutboxSettings()

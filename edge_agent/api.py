@@ -1,0 +1,213 @@
+"""The loopback HTTP interface of a running agent; every request carries the token.
+
+    GET  /v1/status     what the agent is and sees (JSON)
+    POST /v1/pictures   a wish as JSON; the answer is a stream of server-sent events:
+                        `step` (edge_agent.answer.Step), then `made` (Made) or `error`
+
+A caller that hangs up cancels its picture. At most `EVENT_LIMIT` events wait for a slow
+reader: beyond it steps are left out, the last event never.
+"""
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from edge_agent.answer import Made, Step, step_of
+from edge_agent.endpoint import HOST
+from edge_agent.generate import Progress, WithoutCloud
+from edge_agent.maker import Wish
+from edge_agent.settings import PolicyName
+from fleet.errors import AddressInUseError, FleetError, InvalidInputError
+
+EVENT_LIMIT = 32
+STEP_S = 0.1  # between two steps told
+BODY_LIMIT = 16 << 10
+START_S = 5.0
+QUIET_S = 5.0  # after so long a stream says that it lives
+
+Make = Callable[[Wish, "Events"], Awaitable[Made]]
+Status = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class WishBody(BaseModel):
+    """The body of a request for a picture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    caption: str
+    seed: int | None = None
+    policy: PolicyName | None = None
+    deadline_s: float | None = Field(default=None, gt=0)
+    without_cloud: WithoutCloud | None = None
+
+
+@dataclass(slots=True)
+class Events:
+    """One caller's stream."""
+
+    queue: "asyncio.Queue[tuple[str, str]]" = field(
+        default_factory=lambda: asyncio.Queue(EVENT_LIMIT)
+    )
+    _told: float = 0.0
+
+    def queued(self, ahead: int) -> None:
+        """Tells the caller that others come first."""
+        self._offer(Step(state="queued", ahead=ahead))
+
+    def progress(self, progress: Progress) -> None:
+        """Tells the caller how far the picture is, now and then."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told >= STEP_S:
+            self._told = now
+            self._offer(step_of(progress))
+
+    def _offer(self, step: Step) -> None:
+        if not self.queue.full():
+            self.queue.put_nowait(("step", step.model_dump_json()))
+
+
+def application(make: Make, status: Status, token: str) -> Starlette:
+    """The interface as an ASGI application."""
+
+    async def get_status(request: Request) -> Response:
+        return _refuse(request, token) or JSONResponse(await status())
+
+    async def post_picture(request: Request) -> Response:
+        refusal = _refuse(request, token)
+        if refusal is not None:
+            return refusal
+        try:
+            wish = await _wish(request)
+        except InvalidInputError as error:
+            return JSONResponse(_error(error), status_code=422)
+        return StreamingResponse(
+            _stream(make, wish),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
+
+    return Starlette(
+        routes=[
+            Route("/v1/status", get_status, methods=["GET"]),
+            Route("/v1/pictures", post_picture, methods=["POST"]),
+        ]
+    )
+
+
+@asynccontextmanager
+async def serving(app: Starlette, port: int) -> AsyncIterator[int]:
+    """Serves on loopback until the context ends; gives the port.
+
+    Raises:
+        AddressInUseError: Another process holds the port.
+    """
+    listener = _listen(port)
+    server = _Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11"
+        )
+    )
+    serving_task = asyncio.create_task(server.serve(sockets=[listener]), name="local api")
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        server.should_exit = server.force_exit = True
+        await asyncio.wait([serving_task], timeout=START_S)
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn inside somebody else's program: signals are not its business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        raise AddressInUseError(
+            f"port {port} on {HOST} is taken: set api.port to another, or to 0 for any"
+        ) from error
+    return listener
+
+
+def _refuse(request: Request, token: str) -> Response | None:
+    given = request.headers.get("authorization", "")
+    if hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        return None
+    return JSONResponse({"error": "Refused", "sentence": "the token is wrong"}, status_code=401)
+
+
+async def _wish(request: Request) -> Wish:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_LIMIT:
+            raise InvalidInputError(f"the wish is over {BODY_LIMIT} bytes: shorten the caption")
+    try:
+        wish = WishBody.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidInputError(f"{where or 'the wish'}: {first['msg']}") from error
+    return Wish(**wish.model_dump())
+
+
+async def _stream(make: Make, wish: Wish) -> AsyncIterator[str]:
+    events = Events()
+
+    async def work() -> None:
+        try:
+            made = await make(wish, events)
+            last = ("made", made.model_dump_json())
+        except FleetError as error:
+            last = ("error", json.dumps(_error(error)))
+        await events.queue.put(last)
+
+    task = asyncio.create_task(work(), name="picture for a caller")
+    try:
+        kind = ""
+        while kind not in {"made", "error"}:
+            kind, data = await _next(events, task)
+            yield f"event: {kind}\ndata: {data}\n\n" if kind else ": still there\n\n"
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _next(events: Events, task: "asyncio.Task[None]") -> tuple[str, str]:
+    """The next event, or ("", "") after a while; what goes wrong in the task is raised here."""
+    getting = asyncio.create_task(events.queue.get(), name="next event")
+    try:
+        await asyncio.wait([getting, task], timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+        if getting.done():
+            return getting.result()
+        if task.done():
+            task.result()
+            return await getting
+        return "", ""
+    finally:
+        getting.cancel()
+
+
+def _error(error: FleetError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "sentence": str(error)}

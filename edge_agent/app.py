@@ -1,0 +1,195 @@
+"""The agent as a whole: everything is put together here, and nothing is chosen here."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from edge_agent.answer import Made, made_of
+from edge_agent.bundle_device import BundleDevice
+from edge_agent.delivery import Delivery
+from edge_agent.endpoint import Endpoint, new_token, published
+from edge_agent.generate import Outcome
+from edge_agent.maker import Maker, Report, Wish
+from edge_agent.outbox import Limits, Outbox
+from edge_agent.presence import Counts, Presence
+from edge_agent.record import record_of
+from edge_agent.settings import AgentSettings
+from edge_agent.station import Station, agent_version
+from edge_agent.surroundings import Surroundings
+from edge_agent.verifier import Patience, Speaker, Verifier
+from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle, Manifest, reference_path
+from fleet.protocol import topics
+from fleet.transport.base import Transport
+from fleet.transport.calls import Calls
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A running agent."""
+
+    station: Station
+    manifest: Manifest
+    maker: Maker
+    delivery: Delivery
+    surroundings: Surroundings
+
+    async def make(self, wish: Wish, report: Report) -> Made:
+        """One picture; see `Maker.make`."""
+        outcome, note = await self.maker.make(wish, report)
+        return made_of(outcome, self.manifest.device_version, note)
+
+    async def counts(self) -> Counts:
+        """What a heartbeat counts."""
+        return Counts(self.maker.pictures, await self.delivery.size())
+
+    async def status(self) -> dict[str, Any]:
+        """What the agent is and sees, as JSON."""
+        around, hub = self.surroundings, self.surroundings.hub
+        return {
+            "node": self.station.node,
+            "boot": self.station.boot,
+            "pid": os.getpid(),
+            "agent_version": agent_version(),
+            "state_dir": str(self.station.path),
+            "family": self.manifest.family,
+            "device_version": self.manifest.device_version,
+            "broker": {
+                "address": around.broker,
+                "is_up": around.link_is_up,
+                "since": around.link_since,
+            },
+            "hub": {
+                "is_up": bool(hub and hub.up and around.link_is_up),
+                "since": around.hub_since,
+                "worker": hub.worker if hub else "",
+                "cloud_version": hub.cloud_version if hub else "",
+            },
+            "pictures": self.maker.pictures,
+            "is_working": self.maker.is_working,
+            "waiting": self.maker.waiting,
+            "outbox_records": await self.delivery.size(),
+            "advice": around.advice,
+        }
+
+
+def load_device(settings: AgentSettings) -> BundleDevice:
+    """The device model of the settings' bundle, every byte checked.
+
+    Raises:
+        BundleError: A file is missing or not what was signed.
+    """
+    family = settings.model.path.expanduser() if settings.model.path else reference_path()
+    return BundleDevice(Bundle.open(family / DEVICE_FOLDER, family / PUBLIC_KEY))
+
+
+def presence_of(station: Station, manifest: Manifest) -> Presence:
+    """How this node shows itself; its will goes into the connection."""
+    return Presence(station, manifest.device_version, manifest.family)
+
+
+async def run(
+    settings: AgentSettings,
+    station: Station,
+    device: BundleDevice,
+    transport: Transport,
+    announce: Announce,
+) -> None:
+    """Makes pictures for callers on this machine until cancelled.
+
+    Raises:
+        AddressInUseError: Another process holds the API's port.
+        OutputError: The state folder cannot be written.
+    """
+    from edge_agent.api import application, serving
+
+    async with agent(settings, station, device, transport, announce) as running:
+        token = new_token()
+        app = application(running.make, running.status, token)
+        async with serving(app, settings.api.port) as port:
+            with published(station.api_path, Endpoint(port, token, os.getpid())):
+                announce("ready")
+                await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def agent(
+    settings: AgentSettings,
+    station: Station,
+    device: BundleDevice,
+    transport: Transport,
+    announce: Announce,
+) -> AsyncIterator[Agent]:
+    """An agent at work on `transport`; says goodbye at the end.
+
+    Raises:
+        OutputError: The outbox cannot be opened.
+    """
+    limits = Limits(settings.outbox.max_bytes, settings.outbox.max_records)
+    with Outbox(station.outbox_path, limits) as outbox:
+        delivery = Delivery(outbox, transport, station.node, settings.outbox.resend_s)
+        async with Calls(transport, topics.inbox(station.node, station.boot)) as calls:
+            running = _assemble(
+                settings, station, device, _Links(transport, calls, delivery), announce
+            )
+            presence = presence_of(station, device.manifest)
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(work, name=name)
+                    for name, work in (
+                        ("outbox", delivery.run(calls, station.boot)),
+                        ("surroundings", running.surroundings.run(transport)),
+                        (
+                            "presence",
+                            presence.run(transport, settings.node.heartbeat_s, running.counts),
+                        ),
+                    )
+                ]
+                try:
+                    yield running
+                finally:
+                    for task in background:
+                        task.cancel()
+                    await presence.goodbye(transport, running.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What leads out of the process."""
+
+    transport: Transport
+    calls: Calls
+    delivery: Delivery
+
+
+def _assemble(
+    settings: AgentSettings,
+    station: Station,
+    device: BundleDevice,
+    links: _Links,
+    announce: Announce,
+) -> Agent:
+    wishes = settings.generation
+    verifier = Verifier(
+        links.transport,
+        links.calls,
+        Speaker(station.node, station.boot, device.manifest.family),
+        Patience(wishes.open_deadline_s, wishes.request_deadline_s, wishes.retry_after_s),
+    )
+
+    async def keep(outcome: Outcome) -> str:
+        record = record_of(
+            outcome,
+            station.boot,
+            device.manifest.device_version,
+            with_caption=settings.node.send_captions,
+        )
+        return await links.delivery.put(record)
+
+    maker = Maker(device, device.manifest, wishes, verifier, keep)
+    around = Surroundings(settings.broker.address, announce)
+    return Agent(station, device.manifest, maker, links.delivery, around)

@@ -1,0 +1,136 @@
+"""A Python client of the agent on this machine: `EdgeClient().generate("google: red heart")`."""
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edge_agent.answer import Made, Step
+from edge_agent.endpoint import HOST, Endpoint, find
+from edge_agent.generate import WithoutCloud
+from edge_agent.settings import AgentSettings, PolicyName
+from fleet import errors
+from fleet.errors import FleetError, TransportError
+
+CONNECT_S = 2.0
+SILENCE_S = 20.0  # the agent says something at least every five seconds
+
+
+class NoAgentError(TransportError):
+    """No agent runs on the state folder."""
+
+
+class EdgeClient:
+    """Asks the agent that runs on a state folder; one request at a time."""
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        """Finds the agent's address when it is asked, not before.
+
+        Args:
+            state_dir: The agent's state folder; None takes the one of the settings.
+        """
+        folder = state_dir.expanduser() if state_dir else AgentSettings().state_path
+        self._file = folder / "api.json"
+
+    def generate(
+        self,
+        caption: str,
+        *,
+        seed: int | None = None,
+        policy: PolicyName | None = None,
+        deadline_s: float | None = None,
+        without_cloud: WithoutCloud | None = None,
+        on_step: Callable[[Step], None] = lambda _: None,
+    ) -> Made:
+        """The picture of `caption`; what is None is taken from the agent's settings.
+
+        Raises:
+            NoAgentError: No agent runs on the state folder.
+            FleetError: Whatever the agent says is wrong, as the error that it raised.
+        """
+        wish = {
+            "caption": caption,
+            "seed": seed,
+            "policy": policy,
+            "deadline_s": deadline_s,
+            "without_cloud": without_cloud,
+        }
+        with self._asking("POST", "/v1/pictures", json.dumps(wish), SILENCE_S) as response:
+            for kind, data in _events(response):
+                if kind == "made":
+                    return Made.model_validate_json(data)
+                if kind == "error":
+                    raise _raised(json.loads(data))
+                on_step(Step.model_validate_json(data))
+        raise TransportError("the agent ended in the middle of the picture: look at its log")
+
+    def status(self) -> dict[str, Any]:
+        """What the agent is and sees.
+
+        Raises:
+            NoAgentError: No agent runs on the state folder.
+        """
+        with self._asking("GET", "/v1/status", None, CONNECT_S) as response:
+            found: dict[str, Any] = json.loads(response.read())
+            return found
+
+    @contextmanager
+    def _asking(
+        self, method: str, path: str, body: str | None, silence_s: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The response to one request.
+
+        The file of an agent that was killed stays behind: whoever has its port now is not
+        that agent, and does not know the token.
+        """
+        endpoint = find(self._file)
+        if endpoint is None:
+            raise NoAgentError(f"no agent runs on {self._file.parent}: start `edge_agent run`")
+        connection = http.client.HTTPConnection(HOST, endpoint.port, timeout=silence_s)
+        try:
+            try:
+                connection.request(method, path, body, _headers(endpoint))
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise self._gone() from error
+            if response.status in {401, 404}:
+                raise self._gone()
+            if response.status == 422:
+                raise _raised(json.loads(response.read()))
+            try:
+                yield response
+            except (OSError, http.client.HTTPException) as error:
+                raise TransportError(
+                    "the agent ended in the middle of the picture: look at its log"
+                ) from error
+        finally:
+            connection.close()
+
+    def _gone(self) -> NoAgentError:
+        return NoAgentError(
+            f"the agent that wrote {self._file} is gone: start `edge_agent run` again"
+        )
+
+
+def _headers(endpoint: Endpoint) -> dict[str, str]:
+    return {"authorization": f"Bearer {endpoint.token}", "content-type": "application/json"}
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, str]]:
+    """Server-sent events as (kind, data)."""
+    kind = ""
+    while line := response.readline():
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            yield kind, value
+
+
+def _raised(said: dict[str, Any]) -> FleetError:
+    """The agent's error as the same error here."""
+    kind = getattr(errors, str(said.get("error")), FleetError)
+    known = isinstance(kind, type) and issubclass(kind, FleetError)
+    return (kind if known else FleetError)(str(said.get("sentence")))

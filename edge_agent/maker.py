@@ -1,0 +1,172 @@
+"""Pictures one after the other: who asked first is served first, and at most `queue` wait."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from edge_agent.device import Device, Order
+from edge_agent.generate import Generation, Outcome, Progress, WithoutCloud
+from edge_agent.session import Plan
+from edge_agent.settings import GenerationSettings, PolicyName
+from edge_agent.verifier import Verifier
+from fleet.decoding.accept import Policy, device_only, verify_all
+from fleet.errors import CapacityError, InvalidInputError
+from fleet.ids import GenerationId, new_id
+from fleet.models.bundle import Manifest
+from fleet.prediction import ScoreName
+
+MAX_CAPTION_CHARACTERS = 512  # what the protocol carries
+SEED_BITS = 63
+SHORTEST_DEADLINE_S = 0.5  # what is left to a picture that waited its deadline away
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a caller may say about a picture; None takes the agent's setting."""
+
+    caption: str
+    seed: int | None = None
+    policy: PolicyName | None = None
+    deadline_s: float | None = None
+    without_cloud: WithoutCloud | None = None
+
+
+class Report(Protocol):
+    """Where a caller is told how far things are."""
+
+    def queued(self, ahead: int) -> None:
+        """So many pictures are made before this one."""
+        ...
+
+    def progress(self, progress: Progress) -> None:
+        """The picture is being made."""
+        ...
+
+
+class Maker:
+    """The device model's one user."""
+
+    def __init__(
+        self,
+        device: Device,
+        manifest: Manifest,
+        defaults: GenerationSettings,
+        verifier: Verifier | None,
+        keep: Callable[[Outcome], Awaitable[str]],
+    ) -> None:
+        self.pictures = 0
+        self._device = device
+        self._manifest = manifest
+        self._defaults = defaults
+        self._verifier = verifier
+        self._keep = keep
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a picture is being made right now."""
+        return self._turn.locked()
+
+    @property
+    def waiting(self) -> int:
+        """Pictures that wait for their turn."""
+        return self._waiting
+
+    async def make(self, wish: Wish, report: Report) -> tuple[Outcome, str]:
+        """The picture, and "" or a sentence on what went wrong with its record.
+
+        Raises:
+            InvalidInputError: Something in the wish cannot be used.
+            CapacityError: Too many pictures wait already, or the hub is too busy.
+            TransportError: The cloud cannot help, and the caller wants no picture without it.
+        """
+        order = self._order(wish)
+        deadline_s = wish.deadline_s or self._defaults.deadline_s
+        arrived = asyncio.get_running_loop().time()
+        async with self._place(report):
+            waited = asyncio.get_running_loop().time() - arrived
+            generation = Generation(
+                GenerationId(new_id()),
+                order,
+                self._device,
+                self._plan(max(SHORTEST_DEADLINE_S, deadline_s - waited)),
+                wish.without_cloud or self._defaults.without_cloud,
+                report.progress,
+            )
+            outcome = await generation.run(self._verifier)
+            self.pictures += 1
+        return outcome, await self._keep(outcome)
+
+    @asynccontextmanager
+    async def _place(self, report: Report) -> AsyncIterator[None]:
+        """A place in the queue, then the turn itself; asyncio's lock serves who came first."""
+        if self._turn.locked() and self._waiting >= self._defaults.queue:
+            raise CapacityError(
+                f"{self._waiting} pictures wait already: try again when some are done, or raise"
+                " generation.queue"
+            )
+        if self._turn.locked():
+            report.queued(self._waiting + 1)
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _order(self, wish: Wish) -> Order:
+        if len(wish.caption) > MAX_CAPTION_CHARACTERS:
+            raise InvalidInputError(
+                f"the caption has {len(wish.caption)} characters, {MAX_CAPTION_CHARACTERS} is the"
+                " limit"
+            )
+        self._device.check(wish.caption)
+        seed = secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed
+        if not 0 <= seed < 1 << SEED_BITS:
+            raise InvalidInputError(f"seed {seed} is not between 0 and 2^{SEED_BITS} - 1")
+        prefix = self._defaults.prefix_tokens
+        return Order(
+            caption=wish.caption,
+            seed=seed,
+            sampling=self._manifest.sampling,
+            policy=self._policy(wish.policy or self._defaults.policy),
+            prefix_tokens=self._manifest.prefix_tokens if prefix is None else prefix,
+            use_features=self._defaults.use_features,
+        )
+
+    def _policy(self, name: PolicyName) -> Policy:
+        match name:
+            case "verify-all":
+                return verify_all()
+            case "device-only":
+                return device_only()
+            case "ciar":
+                return self._calibrated()
+
+    def _calibrated(self) -> Policy:
+        """The score and threshold of the settings, or the bundle's."""
+        score = self._defaults.score or cast(ScoreName, self._manifest.score)
+        threshold = self._defaults.threshold
+        if threshold is None and score not in self._manifest.thresholds:
+            raise InvalidInputError(
+                f"the bundle has no threshold for the score {score!r}: set generation.threshold"
+            )
+        return Policy(score, self._manifest.thresholds[score] if threshold is None else threshold)
+
+    def _plan(self, deadline_s: float) -> Plan:
+        defaults = self._defaults
+        return Plan(
+            deadline_s=deadline_s,
+            window=defaults.window,
+            in_flight=defaults.in_flight,
+            chunk=defaults.chunk,
+            start_patience_s=defaults.start_patience_s,
+            outage_patience_s=defaults.outage_patience_s,
+        )

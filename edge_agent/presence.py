@@ -1,0 +1,111 @@
+"""What the fleet knows of this node: birth, heartbeat, goodbye, and a will for the rest."""
+
+import asyncio
+import os
+import platform
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+from edge_agent.station import Station, agent_version
+from fleet.errors import TransportError
+from fleet.ids import ModelVersion
+from fleet.logs import get_logger
+from fleet.protocol import topics
+from fleet.protocol.codec import encode
+from fleet.protocol.messages import NodeStatus
+from fleet.transport.base import Transport, Will
+
+JITTER = 0.2
+WILL_DELAY_S = 5
+GOODBYE_S = 1.0
+
+log = get_logger(__name__)
+
+
+State = Literal["ready", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a heartbeat counts."""
+
+    pictures: int
+    outbox_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The statuses of one boot of one node."""
+
+    station: Station
+    device_version: ModelVersion
+    family: str
+
+    def will(self) -> Will:
+        """What the broker says when the link dies without a goodbye."""
+        topic = topics.node_state(self.station.node)
+        return Will(topic, encode(self._status("lost", 0, 0)), WILL_DELAY_S)
+
+    async def run(
+        self, transport: Transport, heartbeat_s: float, counts: Callable[[], Awaitable[Counts]]
+    ) -> None:
+        """Says "ready" at each new link and at each heartbeat, until cancelled."""
+        while True:
+            await transport.wait_connected()
+            now = await counts()
+            await self._publish(
+                transport, self._status("ready", now.pictures, now.outbox_records, facts())
+            )
+            try:
+                async with asyncio.timeout(heartbeat_s * random.uniform(1 - JITTER, 1 + JITTER)):
+                    await transport.wait_connected(False)
+            except TimeoutError:
+                continue
+
+    async def goodbye(self, transport: Transport, counts: Callable[[], Awaitable[Counts]]) -> None:
+        """Says "stopped", where the link still stands."""
+        now = await counts()
+        if transport.is_connected:
+            await self._publish(
+                transport, self._status("stopped", now.pictures, now.outbox_records)
+            )
+
+    async def _publish(self, transport: Transport, status: NodeStatus) -> None:
+        try:
+            async with asyncio.timeout(GOODBYE_S if status.state == "stopped" else None):
+                await transport.publish(
+                    topics.node_state(self.station.node), encode(status), qos=1, retain=True
+                )
+        except (TransportError, TimeoutError):
+            log.info("status not published", state=status.state)
+
+    def _status(
+        self, state: State, pictures: int, outbox_records: int, more: dict[str, str] | None = None
+    ) -> NodeStatus:
+        return NodeStatus(
+            boot_id=self.station.boot,
+            state=state,
+            agent_version=agent_version(),
+            device_version=self.device_version,
+            family=self.family,
+            facts=more or {},
+            pictures=pictures,
+            outbox_records=outbox_records,
+            at=time.time(),
+        )
+
+
+def facts() -> dict[str, str]:
+    """What an operator wants to know of the machine, as text."""
+    return {
+        "platform": f"{platform.system()} {platform.release()}"[:512],
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "onnxruntime": version("onnxruntime"),
+        "cores": str(os.cpu_count() or 0),
+        "memory_mb": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20),
+    }

@@ -1,0 +1,138 @@
+"""What a person sees in the terminal: a bar while a picture is made, and lines about it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from edge_agent.answer import Made, Step, step_of
+from edge_agent.generate import Progress as PictureProgress
+
+TROUBLE = {
+    "": "",
+    "no_broker": "waiting for the broker",
+    "timeout": "waiting for the cloud",
+    "busy": "the hub is busy",
+    "refused": "the hub refuses",
+    "cancelled": "cancelled",
+}
+
+
+class Show(Protocol):
+    """Where steps are shown."""
+
+    def __call__(self, step: Step) -> None: ...
+
+
+class Bar:
+    """The progress bar of one picture; also a `Report` for an agent in the same process."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def __call__(self, step: Step) -> None:
+        """Shows a step."""
+        self._progress.update(
+            self._task,
+            total=step.tokens or None,
+            completed=step.settled,
+            detail=_detail(step),
+        )
+
+    def queued(self, ahead: int) -> None:
+        """Shows that others come first."""
+        self(Step(state="queued", ahead=ahead))
+
+    def progress(self, progress: PictureProgress) -> None:
+        """Shows how far the picture is."""
+        self(step_of(progress))
+
+
+@contextmanager
+def progress_bar(caption: str, *, shown: bool) -> Iterator[Bar]:
+    """A bar on stderr, which disappears when the picture is done."""
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[detail]}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not shown or not console.is_terminal,
+    )
+    with progress:
+        task = progress.add_task(caption[:40], total=None, detail="starting")
+        yield Bar(progress, task)
+
+
+def _detail(step: Step) -> str:
+    if step.state == "queued":
+        return f"{step.ahead} picture{'s' if step.ahead > 1 else ''} first"
+    if not step.settled:
+        return TROUBLE[step.trouble] or "asking the cloud"
+    share = step.local / step.settled
+    parts = [
+        f"{step.settled}/{step.tokens} tokens",
+        f"{share:.0%} local",
+        f"{step.round_trips} round trip{'s' if step.round_trips != 1 else ''}",
+    ]
+    if step.trouble:
+        parts.append(TROUBLE[step.trouble])
+    return " · ".join(parts)
+
+
+def summary(made: Made, where: str) -> str:
+    """A finished picture in two lines."""
+    cloud = made.verified - made.corrected
+    parts = [f"{made.local_share:.0%} of {made.tokens} tokens local"]
+    if made.prefix:
+        parts.append(f"{made.prefix} prefix")
+    if made.verified:
+        parts.append(f"{cloud} verified, {made.corrected} corrected")
+    if made.unverified:
+        parts.append(f"{made.unverified} unverified")
+    if made.round_trips:
+        parts.append(f"{made.round_trips} round trips")
+        parts.append(f"{made.bytes_up / 1e3:.1f} kB up, {made.bytes_down / 1e3:.1f} kB down")
+    parts.append(f"{made.duration_s:.2f} s")
+    return f"{where}  {made.caption}, seed {made.seed}\n{' · '.join(parts)}"
+
+
+def status_lines(status: dict[str, Any]) -> str:
+    """An agent's status in a few lines."""
+    now = time.time()
+    broker, hub = status["broker"], status["hub"]
+    link = "connected" if broker["is_up"] else "NOT connected"
+    lines = [
+        f"agent     {status['node']}, version {status['agent_version']}, process {status['pid']}",
+        f"bundle    {status['family']} {status['device_version']}",
+        f"broker    {broker['address']}: {link} for {_ago(now - broker['since'])}",
+        f"hub       {_hub(hub, now)}",
+        f"pictures  {status['pictures']} made, {_at_work(status)}",
+        f"outbox    {status['outbox_records']} records wait for the hub's receipt",
+    ]
+    if status["advice"]:
+        lines.append(f"to do     {status['advice']}")
+    return "\n".join(lines)
+
+
+def _hub(hub: dict[str, Any], now: float) -> str:
+    if not hub["is_up"]:
+        return f"not there for {_ago(now - hub['since'])}"
+    return f"{hub['worker']}, cloud model {hub['cloud_version']}, up for {_ago(now - hub['since'])}"
+
+
+def _at_work(status: dict[str, Any]) -> str:
+    if not status["is_working"]:
+        return "none in the making"
+    return f"one in the making, {status['waiting']} waiting"
+
+
+def _ago(seconds: float) -> str:
+    return str(timedelta(seconds=max(0, round(seconds))))

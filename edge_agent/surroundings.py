@@ -1,0 +1,95 @@
+"""What the agent sees around it: its link to the broker, and the hub behind that."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fleet.errors import ProtocolError
+from fleet.logs import get_logger
+from fleet.protocol import topics
+from fleet.protocol.codec import decode
+from fleet.protocol.messages import HubStatus
+from fleet.transport.base import Transport
+
+HUB_STATUS_LIMIT = 16
+FIRST_LOOK_S = 2.0  # until a broker that does not answer is worth a line
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Link and hub, each with the time of its last change (seconds since the epoch)."""
+
+    broker: str  # its address, for sentences
+    announce: Callable[[str], None]
+    link_is_up: bool = False
+    link_since: float = field(default_factory=time.time)
+    hub: HubStatus | None = None
+    hub_since: float = field(default_factory=time.time)
+
+    async def run(self, transport: Transport) -> None:
+        """Follows both until cancelled, and says in a line what changes."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_link(transport), name="follow the link")
+            tasks.create_task(self._follow_hub(transport), name="follow the hub")
+
+    async def _follow_link(self, transport: Transport) -> None:
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await transport.wait_connected()
+        except TimeoutError:
+            self.announce(
+                f"no broker at {self.broker} yet: trying on; pictures are made by the device"
+                " alone until it answers"
+            )
+        while True:
+            await transport.wait_connected()
+            self._link(True, f"connected to the broker at {self.broker}")
+            await transport.wait_connected(False)
+            self._link(
+                False,
+                f"the link to the broker at {self.broker} is down: connecting again; pictures"
+                " are made by the device alone until it is back",
+            )
+
+    async def _follow_hub(self, transport: Transport) -> None:
+        async with transport.subscribe(topics.HUB_STATE, qos=1, limit=HUB_STATUS_LIMIT) as arrivals:
+            async for inbound in arrivals:
+                try:
+                    message = decode(inbound.payload)
+                except ProtocolError as error:
+                    log.warning("hub status dropped", reason=str(error))
+                else:
+                    self._take(message)
+                inbound.ack()
+
+    def _link(self, is_up: bool, sentence: str) -> None:
+        self.link_is_up, self.link_since = is_up, time.time()
+        self.announce(sentence)
+
+    def _take(self, message: object) -> None:
+        if not isinstance(message, HubStatus):
+            return
+        was_up = self.hub is not None and self.hub.up
+        self.hub = message
+        if message.up != was_up:
+            self.hub_since = time.time()
+            self.announce(
+                f"hub {message.worker} is up: {message.family}, cloud model {message.cloud_version}"
+                if message.up
+                else f"hub {message.worker} is down"
+            )
+
+    @property
+    def advice(self) -> str:
+        """What to do about what is down; empty when nothing is."""
+        if not self.link_is_up:
+            return (
+                f"no broker at {self.broker}: start it (`cloud_hub serve` brings one), or correct"
+                " broker.host and broker.port"
+            )
+        if self.hub is None or not self.hub.up:
+            return "the broker answers but no hub does: start one (`cloud_hub serve`)"
+        return ""
