@@ -1,6 +1,5 @@
 """Checkpoints on disk: written atomically, read without running foreign code."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
     """Write the payload beside its place and move it there, so a reader never sees half of it."""
     partial = path.with_name(path.name + ".partial")
     torch.save(dict(payload), partial)
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The convolutional VQ image tokenizer: LlamaGen's layout and names, at any size."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +62,7 @@ class ImageTokenizer(nn.Module):
 
     def decode(self, ids: Tensor) -> Tensor:
         """Return pictures clamped to [-1, 1] from the code ids [B, h*w] of a square grid."""
-        side = int(round(ids.shape[1] ** 0.5))
+        side = round(ids.shape[1] ** 0.5)
         codes = self.quantize.codes[ids]  # [B, h*w, code_width]
         grid = codes.transpose(1, 2).reshape(ids.shape[0], -1, side, side)
         return self.decode_features(grid).clamp(-1, 1)
@@ -155,9 +156,7 @@ class Level(nn.Module):
         super().__init__()
         inputs, outputs = widths
         sizes = [inputs] + [outputs] * blocks
-        self.res = nn.ModuleList(
-            ResnetBlock(a, b, groups) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.res = nn.ModuleList(ResnetBlock(a, b, groups) for a, b in pairwise(sizes))
         count = blocks if attention else 0
         self.attn = nn.ModuleList(AttentionBlock(outputs, groups) for _ in range(count))
 

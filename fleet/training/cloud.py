@@ -80,7 +80,8 @@ class CloudRun:
 
 def make_optimizers(model: Transformer) -> tuple[torch.optim.Optimizer, ...]:
     """Return Muon for the matrices between layers, AdamW for embeddings, output and norms."""
-    matrices, others = [], []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, weight in model.named_parameters():
         hidden = name.startswith("layers.") or "cap_proj" in name
         (matrices if hidden and weight.ndim == 2 else others).append(weight)

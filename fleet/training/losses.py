@@ -16,7 +16,8 @@ _BISECTIONS = 30
 
 def divergence(target: Tensor, log_center: Tensor) -> Tensor:
     """Return KL(target || center) [N] of laws [N, V]."""
-    return (torch.special.xlogy(target, target) - target * log_center).sum(dim=-1)
+    terms: Tensor = torch.special.xlogy(target, target) - target * log_center
+    return terms.sum(dim=-1)
 
 
 def total_variation(first: Tensor, second: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ torch.optim.Muon iterates in bfloat16, which CPUs without native bfloat16 run ma
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 class Muon(torch.optim.Optimizer):
@@ -45,16 +47,17 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._move(weight, group["lr"], group["momentum"], group["weight_decay"])
+                    self._move(weight, weight.grad, group)
 
-    def _move(self, weight: Tensor, lr: float, momentum: float, weight_decay: float) -> None:
+    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
         state = self.state[weight]
         if "velocity" not in state:
             state["velocity"] = torch.zeros_like(weight)
-        velocity = state["velocity"].lerp_(weight.grad, 1 - momentum)
-        update = weight.grad.lerp(velocity, momentum)  # Nesterov
+        velocity = state["velocity"].lerp_(gradient, 1 - momentum)
+        update = gradient.lerp(velocity, momentum)  # Nesterov
         rows, columns = weight.shape
         blocks = 3 if rows == 3 * columns else 1
         direction = orthogonalise(update.view(blocks, rows // blocks, columns)).view_as(weight)
         scale = max(1.0, rows / blocks / columns) ** 0.5
-        weight.mul_(1 - lr * weight_decay).add_(direction, alpha=-lr * scale)
+        weight.mul_(1 - lr * group["weight_decay"]).add_(direction, alpha=-lr * scale)

@@ -102,7 +102,7 @@ def _write(work: Path, packages: Path) -> None:
             split.append(SPLITS.index(split_of(item.base)))
             weight.append(item.weight)
         log.info("pictures", extra={"style": style, "total": len(pixels)})
-    _save(work, np.stack(pixels), captions, np.uint8(split), np.float32(weight))
+    _save(work, np.stack(pixels), captions, np.array(split, np.uint8), np.array(weight, np.float32))
 
 
 def _save(

@@ -118,7 +118,8 @@ def picture_loss(decoded: Tensor, originals: Tensor) -> Tensor:
 
 
 def _start(work: Path, minutes: float) -> _Run:
-    tokenizer = ImageTokenizer(ImageTokenizerConfig()).to(memory_format=torch.channels_last)
+    tokenizer = ImageTokenizer(ImageTokenizerConfig())
+    tokenizer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub
     tokenizer.quantize.embedding.weight.requires_grad_(False)
     trained = [weight for weight in tokenizer.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.98), weight_decay=1e-4)
