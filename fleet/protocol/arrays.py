@@ -1,5 +1,7 @@
 """Arrays inside messages: token ids, bitmaps, features, scores and confidences as bytes."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,6 +10,7 @@ from fleet.errors import ProtocolError
 FEATURE_BYTES = 48
 SCORE_FLOOR = 1e-12  # scores at or below it share code 0
 SCORE_CEILING = 1e2
+_SCORE_SPAN = math.log(SCORE_CEILING / SCORE_FLOOR)
 
 Tokens = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -68,15 +71,15 @@ def pack_scores(scores: NDArray[np.float64]) -> bytes:
 
     A score that is not a number, or is infinite, packs as 255: it went to the cloud.
     """
-    span = np.log(SCORE_CEILING / SCORE_FLOOR)
     safe = np.clip(np.nan_to_num(scores, nan=SCORE_CEILING), SCORE_FLOOR, SCORE_CEILING)
-    return np.round(np.log(safe / SCORE_FLOOR) / span * 255).astype(np.uint8).tobytes()
+    codes: NDArray[np.float64] = np.round(np.log(safe / SCORE_FLOOR) / _SCORE_SPAN * 255)
+    return codes.astype(np.uint8).tobytes()
 
 
 def unpack_scores(data: bytes) -> NDArray[np.float64]:
     """Scores [n], each within 7% of what was packed between the floor and the ceiling."""
-    span = np.log(SCORE_CEILING / SCORE_FLOOR)
-    return SCORE_FLOOR * np.exp(np.frombuffer(data, np.uint8) / 255 * span)
+    fractions: NDArray[np.float64] = np.frombuffer(data, np.uint8) / 255
+    return SCORE_FLOOR * np.exp(fractions * _SCORE_SPAN)
 
 
 def pack_confidences(probabilities: NDArray[np.float64]) -> bytes:

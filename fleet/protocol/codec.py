@@ -20,7 +20,7 @@ def encode(message: Message) -> bytes:
     Raises:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`.
     """
-    payload = bytes([VERSION]) + msgpack.packb(message.model_dump(exclude_defaults=False))
+    payload: bytes = bytes([VERSION]) + msgpack.packb(message.model_dump(exclude_defaults=False))
     if len(payload) > MAX_MESSAGE_BYTES:
         raise ProtocolError(
             f"{type(message).__name__} of {len(payload)} bytes is over the limit"
