@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_agent.answer import Made, made_of
-from edge_agent.bundle_device import BundleDevice
+from edge_agent.api import application, serving
 from edge_agent.delivery import Delivery
+from edge_agent.device import Device
 from edge_agent.endpoint import Endpoint, new_token, published
 from edge_agent.generate import Outcome
 from edge_agent.maker import Maker, Report, Wish
@@ -77,14 +78,17 @@ class Agent:
         }
 
 
-def load_device(settings: AgentSettings) -> BundleDevice:
+def load_device(settings: AgentSettings) -> Device:
     """The device model of the settings' bundle, every byte checked.
 
     Raises:
         BundleError: A file is missing or not what was signed.
     """
-    family = settings.model.path.expanduser() if settings.model.path else reference_path()
-    return BundleDevice(Bundle.open(family / DEVICE_FOLDER, family / PUBLIC_KEY))
+    from edge_agent.bundle_device import BundleDevice
+
+    path = settings.bundle or reference_path() / DEVICE_FOLDER
+    key = settings.public_key or reference_path() / PUBLIC_KEY
+    return BundleDevice(Bundle.open(path.expanduser(), key.expanduser()))
 
 
 def presence_of(station: Station, manifest: Manifest) -> Presence:
@@ -95,7 +99,7 @@ def presence_of(station: Station, manifest: Manifest) -> Presence:
 async def run(
     settings: AgentSettings,
     station: Station,
-    device: BundleDevice,
+    device: Device,
     transport: Transport,
     announce: Announce,
 ) -> None:
@@ -105,8 +109,6 @@ async def run(
         AddressInUseError: Another process holds the API's port.
         OutputError: The state folder cannot be written.
     """
-    from edge_agent.api import application, serving
-
     async with agent(settings, station, device, transport, announce) as running:
         token = new_token()
         app = application(running.make, running.status, token)
@@ -120,7 +122,7 @@ async def run(
 async def agent(
     settings: AgentSettings,
     station: Station,
-    device: BundleDevice,
+    device: Device,
     transport: Transport,
     announce: Announce,
 ) -> AsyncIterator[Agent]:
@@ -169,7 +171,7 @@ class _Links:
 def _assemble(
     settings: AgentSettings,
     station: Station,
-    device: BundleDevice,
+    device: Device,
     links: _Links,
     announce: Announce,
 ) -> Agent:
@@ -190,6 +192,6 @@ def _assemble(
         )
         return await links.delivery.put(record)
 
-    maker = Maker(device, device.manifest, wishes, verifier, keep)
+    maker = Maker(device, wishes, verifier, keep)
     around = Surroundings(settings.broker.address, announce)
     return Agent(station, device.manifest, maker, links.delivery, around)

@@ -7,7 +7,7 @@ from edge_agent.device import Order
 from edge_agent.picture import Draft
 from fleet.decoding.accept import Decision, decide
 from fleet.decoding.uncertainty import quantise_features
-from fleet.models.bundle import Bundle
+from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
 
 
@@ -20,9 +20,14 @@ class BundleDevice:
         Raises:
             BundleError: A file is not what was signed, or no graph that runs here.
         """
-        self.manifest = bundle.manifest
+        self._manifest = bundle.manifest
         self._model = DeviceModel.load(bundle)
         self._decoder = ImageDecoder.load(bundle)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the bundle says about itself."""
+        return self._manifest
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from edge_agent.picture import Draft
 from fleet.decoding.accept import Policy
+from fleet.models.bundle import Manifest
 from fleet.protocol.messages import Sampling
 
 
@@ -36,6 +37,11 @@ class Drafter(Protocol):
 
 class Device(Protocol):
     """What a device can do."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What its bundle says about it."""
+        ...
 
     @property
     def size(self) -> int:

@@ -15,7 +15,6 @@ from edge_agent.verifier import Verifier
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.errors import CapacityError, InvalidInputError
 from fleet.ids import GenerationId, new_id
-from fleet.models.bundle import Manifest
 from fleet.prediction import ScoreName
 
 MAX_CAPTION_CHARACTERS = 512  # what the protocol carries
@@ -52,14 +51,13 @@ class Maker:
     def __init__(
         self,
         device: Device,
-        manifest: Manifest,
         defaults: GenerationSettings,
         verifier: Verifier | None,
         keep: Callable[[Outcome], Awaitable[str]],
     ) -> None:
         self.pictures = 0
         self._device = device
-        self._manifest = manifest
+        self._manifest = device.manifest
         self._defaults = defaults
         self._verifier = verifier
         self._keep = keep

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -177,7 +177,7 @@ class Session:
             self._verifier.open,
             self._generation,
             self._order,
-            self._picture.history(),
+            self._sendable(self._picture.history()),
             self._time_left(),
         )
         self._start(self._ask(self._opening, work), "open")
@@ -196,9 +196,20 @@ class Session:
         request_id = RequestId(new_id())
         self._picture.asked(request_id, backlog)
         work = partial(
-            self._verifier.verify, worker, self._generation, request_id, backlog, self._time_left()
+            self._verifier.verify,
+            worker,
+            self._generation,
+            request_id,
+            self._sendable(backlog),
+            self._time_left(),
         )
         self._start(self._ask(request_id, work), f"verify from {backlog.start}")
+
+    def _sendable(self, backlog: Backlog) -> Backlog:
+        """The backlog, without its interval features where the cloud would not use them."""
+        if self._order.use_features:
+            return backlog
+        return replace(backlog, features=backlog.features[:0])
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._group.create_task(work, name=name)

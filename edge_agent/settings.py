@@ -14,15 +14,6 @@ PolicyName = Literal["ciar", "verify-all", "device-only"]
 WithoutCloud = Literal["complete", "fail"]
 
 
-class ModelSettings(Section):
-    """Which models the device runs."""
-
-    path: Path | None = Field(
-        default=None,
-        description="folder with device/ and signing.pub; unset: the family that is shipped",
-    )
-
-
 class NodeSettings(Section):
     """What this device is called in the fleet."""
 
@@ -111,8 +102,13 @@ class AgentSettings(Settings):
         default=Path("~/.local/state/ciar-agent"),
         description="folder of node id, spool and the running agent's address",
     )
+    bundle: Path | None = Field(
+        default=None, description="folder of the device bundle; unset: the family that is shipped"
+    )
+    public_key: Path | None = Field(
+        default=None, description="key of whoever signs bundles; unset: the shipped family's"
+    )
     broker: BrokerSettings = BrokerSettings()
-    model: ModelSettings = ModelSettings()
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
     outbox: OutboxSettings = OutboxSettings()

@@ -11,6 +11,7 @@ from edge_agent.picture import Backlog, Draft
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, GenerationId, ModelVersion, RequestId, WorkerId
+from fleet.models.bundle import Manifest
 from fleet.protocol.arrays import (
     FEATURE_BYTES,
     pack_confidences,
@@ -107,10 +108,32 @@ class ToyDrafter:
         )
 
 
+MANIFEST = Manifest(
+    family="toy",
+    device_version=ModelVersion("toy-device"),
+    cloud_version=ModelVersion("toy-cloud"),
+    grid=5,
+    picture_size=2,
+    vocab_size=VOCAB,
+    caption_positions=16,
+    layers=1,
+    heads=1,
+    head_dim=1,
+    sampling=SAMPLING,
+    score="entropy",
+    thresholds={"entropy": 0.5},
+    budget=0.3,
+    prefix_tokens=3,
+    feature_scale=(1.0,) * FEATURE_BYTES,
+    files=(),
+)
+
+
 @dataclass
 class ToyDevice:
     size: int = 24
     vocab_size: int = VOCAB
+    manifest: Manifest = MANIFEST
 
     def check(self, caption: str) -> None:
         if not caption:
