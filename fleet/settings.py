@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -93,7 +93,8 @@ def settings_table(kind: type[Settings]) -> str:
         default = (
             "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
         )
-        lines.append(f"| `{key}` | `{variable}` | {default} | {field.description or ''} |")
+        meaning = (field.description or "").replace("|", "\\|")
+        lines.append(f"| `{key}` | `{variable}` | {default} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -106,7 +107,18 @@ def _fields(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, Field
 
 
 def _shown(default: object) -> str:
-    return "unset" if default is None else f"`{default}`"
+    """A default as the settings file would say it."""
+    match default:
+        case None:
+            return "unset"
+        case SecretStr():
+            return "empty" if not default.get_secret_value() else "secret"
+        case "":
+            return "empty"
+        case bool():
+            return f"`{str(default).lower()}`"
+        case _:
+            return f"`{default}`"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,14 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from fleet.errors import InvalidInputError
-from fleet.settings import Section, Settings, load_settings, setting_keys, show_settings
+from fleet.settings import (
+    Section,
+    Settings,
+    load_settings,
+    setting_keys,
+    settings_table,
+    show_settings,
+)
 
 
 class Broker(Section):
@@ -145,3 +152,17 @@ def test_every_key_is_listed_with_its_section() -> None:
     expected: list[Any] = ["broker.host", "broker.port", "broker.password", "threshold"]
 
     assert expected == list(setting_keys(Example))
+
+
+def test_the_table_shows_key_variable_default_and_meaning() -> None:
+    class Talkative(Settings):
+        model_config = SettingsConfigDict(env_prefix="TALK_")
+        name: str = Field(default="", description="what to say | or not")
+        token: SecretStr = Field(default=SecretStr("x"), description="never shown")
+        loud: bool = Field(default=True, description="whether to shout")
+
+    assert [
+        "| `name` | `TALK_NAME` | empty | what to say \\| or not |",
+        "| `token` | `TALK_TOKEN` | secret | never shown |",
+        "| `loud` | `TALK_LOUD` | `true` | whether to shout |",
+    ] == settings_table(Talkative).splitlines()[2:]
