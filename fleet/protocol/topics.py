@@ -6,9 +6,10 @@ from fleet.ids import BootId, NodeId, WorkerId
 ROOT = "fleet/v1"
 HUB_STATE = f"{ROOT}/hub/state"  # retained: HubStatus, birth and last will
 
-# What a hub worker subscribes to.
-OPENS = f"$share/hub/{ROOT}/d/+/rq/any"  # any worker: GenerationOpen
-RECORDS = f"$share/hub/{ROOT}/d/+/record"  # any worker: GenerationRecord, QoS 1
+# What a hub worker subscribes to. Each filter has a group of its own: rumqttd keeps one cursor a
+# group name, and skips payloads where two filters share it.
+OPENS = f"$share/hub-opens/{ROOT}/d/+/rq/any"  # any worker: GenerationOpen
+RECORDS = f"$share/hub-records/{ROOT}/d/+/record"  # any worker: GenerationRecord, QoS 1
 NODE_STATES = f"{ROOT}/d/+/state"  # retained: NodeStatus
 
 
