@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from onnxscript import opset20 as op
 from torch import Tensor, nn
 
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection
 from fleet.models.interval_head import IntervalHead, feature_scalars, interval_law, scores
+from fleet.models.onnx_operations import EXACT_OPERATIONS
 from fleet.models.transformer import Transformer
 
 OPSET = 20
@@ -206,13 +205,6 @@ def _sharpen(logits: Tensor, temperature: Tensor, top_k: Tensor) -> Tensor:
     return scaled.masked_fill(scaled < least, float("-inf"))
 
 
-def _expm1(x: Any) -> Any:
-    """Write e^x - 1 as 2t / (1 - t), t = tanh(x / 2): ONNX has no expm1, and e^x - 1 cancels."""
-    t = op.Tanh(op.Mul(x, op.Constant(value_float=0.5)))
-    one = op.Constant(value_float=1.0)
-    return op.Div(op.Add(t, t), op.Sub(one, t))
-
-
 def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, ...]) -> bytes:
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "graph.onnx"
@@ -223,7 +215,7 @@ def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, 
             output_names=list(outputs),
             opset_version=OPSET,
             dynamo=True,
-            custom_translation_table={torch.ops.aten.expm1.default: _expm1},
+            custom_translation_table=EXACT_OPERATIONS,
             verbose=False,
         )
         assert program is not None
