@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from fleet.prediction import SCORE_NAMES
+
 Command = Callable[..., Any]
 
 _work = click.option(
@@ -149,3 +151,36 @@ def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int)
     from fleet.training.sheets import draw_sheet
 
     click.echo(draw_sheet(work, model, split, count, top_k, seed))
+
+
+@main.command()
+@_work
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that receives device/, cloud/ and signing.pub. Default: the package's own.",
+)
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Private key that signs the bundle; made, with its public half, if it is missing.",
+)
+@click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
+@click.option("--guidance", type=float, required=True, help="One that was calibrated.")
+@click.option("--temperature", type=float, default=1.0, show_default=True)
+@click.option("--top-k", type=int, default=0, show_default=True, help="Codes kept; 0 keeps all.")
+@click.option("--score", type=click.Choice(SCORE_NAMES), required=True, help="Decides locally.")
+def export(work: Path, output: Path | None, key: Path, family: str, **chosen: Any) -> None:
+    """Export the trained family as graphs and half-precision weights, and sign it."""
+    from fleet.models.bundle import reference_path
+    from fleet.models.signing import generate_key
+    from fleet.protocol.messages import Sampling
+    from fleet.training.export_bundle import Release, export_family
+
+    if not key.exists():
+        generate_key(key, key.with_suffix(".pub"))
+    score = chosen.pop("score")
+    release = Release(family, Sampling(**chosen), score)
+    manifest = export_family(work, output or reference_path(), key, release)
+    click.echo(f"device {manifest.device_version}, cloud {manifest.cloud_version}")
