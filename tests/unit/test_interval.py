@@ -62,7 +62,7 @@ def test_bounds_are_ordered_within_zero_and_one_and_sum_to_either_side_of_one(
     assert_is_an_interval(interval)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(intervals(WIDE))
 def test_bounds_are_ordered_for_large_vocabularies(interval: Interval) -> None:
     assert_is_an_interval(interval)
@@ -75,7 +75,7 @@ def test_every_bound_agrees_with_its_definition_in_higher_precision(
     assert_agrees(interval_softmax(*head), *head)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(heads(WIDE))
 def test_every_bound_agrees_with_its_definition_for_large_vocabularies(
     head: tuple[Floats, Floats],
