@@ -1,5 +1,7 @@
 """The hub's retained word that it is there: birth after each connection, last will, goodbye."""
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from fleet.errors import TransportError
@@ -13,6 +15,8 @@ from fleet.transport.base import Transport, Will
 log = get_logger(__name__)
 
 _WILL_DELAY_S = 2
+_REPEAT_S = 30.0
+_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,14 @@ class Identity:
 
 
 async def announce(transport: Transport, identity: Identity) -> None:
-    """Says that the hub is up after each connection, until cancelled."""
+    """Says that the hub is up after each connection and now and then, until cancelled."""
     while True:
         await transport.wait_connected()
-        if await say(transport, identity, up=True):
-            await transport.wait_connected(False)
+        said = await say(transport, identity, up=True)
+        # Again after a while: a link may break and mend, and a late will come, unseen from here.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REPEAT_S if said else _RETRY_S):
+                await transport.wait_connected(False)
 
 
 async def say(transport: Transport, identity: Identity, *, up: bool) -> bool:

@@ -33,7 +33,7 @@ class EngineSettings(Section):
     """How the cloud model is run."""
 
     cache_mib: int = Field(
-        default=512, ge=1, description="memory of the KV cache in MiB; it sets the open pictures"
+        default=256, ge=1, description="memory of the KV cache in MiB; it sets the open pictures"
     )
     device: str = Field(default="cpu", description="torch device, such as cpu or cuda")
     threads: int | None = Field(default=None, ge=1, description="unset: torch's own choice")

@@ -1,5 +1,6 @@
 """What is asked of the database; the terms are defined in docs/metrics.md."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -73,6 +74,17 @@ class PictureRow:
     fallback: str
 
 
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The packed arrays of one picture's tokens, as in `fleet/protocol/arrays.py`."""
+
+    node_id: str
+    threshold: float
+    scores: bytes
+    decisions: bytes
+    confidences: bytes
+
+
 def devices(connection: Connection, since: datetime | None = None) -> list[DeviceRow]:
     """One row for each node, by name, over the pictures received since then (or ever)."""
     totals, quantiles = _totals(since).subquery(), _latencies(since).subquery()
@@ -97,6 +109,13 @@ def pictures(
         .limit(limit)
     )
     return [PictureRow(**row._mapping) for row in connection.execute(query)]
+
+
+def stories(connection: Connection, generation_ids: Sequence[str]) -> dict[str, Story]:
+    """The tokens' stories of those of the given pictures that are stored, by generation."""
+    columns = [getattr(_G, name) for name in Story.__dataclass_fields__]
+    query = select(_G.generation_id, *columns).where(_G.generation_id.in_(generation_ids))
+    return {row[0]: Story(*row[1:]) for row in connection.execute(query)}
 
 
 def _received(since: datetime | None) -> ColumnElement[bool]:

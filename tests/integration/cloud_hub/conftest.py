@@ -1,0 +1,32 @@
+"""Databases of a test alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_hub.store.database import Database
+from cloud_hub.store.revision import migrate
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'hub.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def empty(url: str) -> Iterator[Database]:
+    """An empty database."""
+    with Database(url) as database:
+        yield database
+
+
+@pytest.fixture
+def database(empty: Database) -> Database:
+    """A migrated database."""
+    migrate(empty)
+    return empty
