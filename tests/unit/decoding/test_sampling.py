@@ -11,7 +11,7 @@ from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw, guide, law, sharpen
 from fleet.errors import InvalidInputError
 from fleet.protocol.messages import Sampling
-from tests.unit.decoding.laws import chi_square_z, total_variation
+from tests.unit.decoding.laws import Floats, chi_square_z, total_variation
 
 
 @dataclass(frozen=True)
@@ -114,3 +114,10 @@ def test_two_draws_with_one_noise_agree_as_often_as_the_coupling_bound_says(
     sigma = np.sqrt(matches * (1 - matches) / 40_000)
     assert matches >= (1 - apart) / (1 + apart) - 4 * sigma
     assert matches <= 1 - apart + 4 * sigma  # no coupling does better
+    assert abs(matches - agreement(law(p), law(q))) <= 4 * sigma
+
+
+def agreement(p: Floats, q: Floats) -> float:
+    """Chance that both draws are the same code: sum over i of 1 / sum over k of max ratios."""
+    ratios = np.maximum(p[None, :] / p[:, None], q[None, :] / q[:, None])
+    return float((1 / ratios.sum(axis=1)).sum())
