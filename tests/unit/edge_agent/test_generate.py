@@ -38,7 +38,7 @@ def generation(wanted: Order, plan: Plan = PLAN, *, fail: bool = False) -> Gener
         ToyDevice(),
         plan,
         "fail" if fail else "complete",
-        lambda progress: None,
+        lambda _: None,
     )
 
 
@@ -188,7 +188,7 @@ async def test_a_silent_hub_is_given_up_at_the_deadline() -> None:
     plan = replace(PLAN, deadline_s=1.0)
 
     async with toy_cloud(broker) as hub, verifier(broker, QUICK) as cloud:
-        hub.spoil = lambda answer: None
+        hub.spoil = lambda _: None
         begun = asyncio.get_running_loop().time()
         outcome = await made(order(), cloud, plan)
 

@@ -116,8 +116,7 @@ def test_a_full_disk_is_a_sentence_and_the_record_is_written_when_there_is_room(
         outbox._db.execute(f"PRAGMA max_page_count = {pages}")
 
         with pytest.raises(OutputError, match="free some space"):
-            for _ in range(40):
-                outbox.put(toy_record(arrays=2000))
+            _fill(outbox)
         waiting = len(outbox)
         outbox._db.execute("PRAGMA max_page_count = 100000")
         outbox.flush()
@@ -125,6 +124,11 @@ def test_a_full_disk_is_a_sentence_and_the_record_is_written_when_there_is_room(
         assert waiting == len(outbox) == len(outbox.pending(100))
         numbers = [spooled.sequence for spooled in outbox.pending(100)]
         assert list(range(1, waiting + 1)) == numbers
+
+
+def _fill(outbox: Outbox) -> None:
+    for _ in range(40):
+        outbox.put(toy_record(arrays=2000))
 
 
 def test_memory_is_bounded_while_the_disk_is_full(path: Path) -> None:

@@ -95,18 +95,26 @@ class World:
             self.draft()
         elif action <= 5:
             self.send()
-        elif action <= 8 and self.up:
-            self.deliver_up(index, keep=action == 8)
-        elif action <= 11 and self.down:
-            self.deliver_down(index, keep=action == 11)
-        elif action == 12 and self.up:
-            del self.up[index % len(self.up)]  # lost on its way
-        elif action == 13 and self.down:
-            del self.down[index % len(self.down)]  # lost on its way back
+        elif action <= 9 and self.up:
+            self.network_up(action, index)
+        elif action <= 13 and self.down:
+            self.network_down(action, index)
         elif action == 14 and index == 0:
             self.hub.sessions.clear()  # the worker died
         elif action == 15 and index == 1:
             self.reopen()
+
+    def network_up(self, action: int, index: int) -> None:
+        if action == 9:
+            del self.up[index % len(self.up)]  # lost on its way
+        else:
+            self.deliver_up(index, keep=action == 8)
+
+    def network_down(self, action: int, index: int) -> None:
+        if action == 13:
+            del self.down[index % len(self.down)]  # lost on its way back
+        else:
+            self.deliver_down(index, keep=action == 12)
 
     def finish(self) -> None:
         """A network that works brings every picture to its end."""

@@ -43,18 +43,21 @@ class ToyCloud:
     closed: list[str] = field(default_factory=list)
     records: list[GenerationRecord] = field(default_factory=list)
     gives_receipts: bool = True
+    deliveries: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self) -> None:
         pinned = topics.requests_to(WorkerId(self.hub.worker))
         filters = (topics.OPENS, pinned, topics.RECORDS)
-        async with asyncio.TaskGroup() as tasks:
-            async with self.transport.subscribe(*filters, qos=1, limit=100) as inbox:
-                self.started.set()
-                async for inbound in inbox:
-                    node = topics.sender(inbound.topic)
-                    tasks.create_task(self.answer(node, decode(inbound.payload)))
-                    inbound.ack()
+        async with (
+            asyncio.TaskGroup() as tasks,
+            self.transport.subscribe(*filters, qos=1, limit=100) as inbox,
+        ):
+            self.started.set()
+            async for inbound in inbox:
+                node = topics.sender(inbound.topic)
+                tasks.create_task(self.answer(node, decode(inbound.payload)))
+                inbound.ack()
 
     async def answer(self, node: NodeId, message: object) -> None:
         answer: Answer
@@ -87,6 +90,7 @@ class ToyCloud:
                 )
 
     async def keep(self, node: NodeId, record: GenerationRecord) -> None:
+        self.deliveries += 1
         known = {(kept.boot_id, kept.sequence) for kept in self.records}
         if (record.boot_id, record.sequence) not in known:
             self.records.append(record)
