@@ -1,0 +1,171 @@
+"""Pictures drawn chunk by chunk in worker processes; a chunk that is on disk is not drawn again."""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from functools import partial as bind
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from simulations.evaluation.captions import Assignment
+from simulations.evaluation.decoder import decode
+from simulations.evaluation.efficientnet import EfficientNetLite0, load_network, picture_features
+from simulations.evaluation.family import Family, load_family
+from simulations.evaluation.methods import Method
+
+CHUNK: Final = 40  # pictures; a multiple of the number of groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """What one method drew: tokens, their stories, pictures and the pictures' features."""
+
+    tokens: NDArray[np.uint16]  # [N, T]
+    decisions: NDArray[np.uint8]  # [N, T]
+    scores: NDArray[np.float32]  # [N, T, 5]
+    pictures: NDArray[np.uint8]  # [N, side, side, 3]
+    features: NDArray[np.float32]  # [N, 1280]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One chunk of one method: captions with their seeds, and where the result goes."""
+
+    method: Method
+    captions: tuple[str, ...]
+    seeds: tuple[int, ...]
+    path: Path
+
+
+class Studio:
+    """Worker processes that hold a family, and the folder of chunks they have drawn."""
+
+    def __init__(
+        self, pool: ProcessPoolExecutor, work: Path, folder: Path, progress: Progress
+    ) -> None:
+        self._pool = pool
+        self._work = work
+        self._folder = folder
+        self._progress = progress
+
+    def draw(self, plan: Sequence[tuple[Method, int]], assignment: Assignment) -> list[Sample]:
+        """For each (method, count) the sample of the assignment's first `count` captions."""
+        jobs = [list(self._jobs(method, count, assignment)) for method, count in plan]
+        missing = [job for group in jobs for job in group if not job.path.exists()]
+        self._run(missing)
+        return [_gather(group) for group in jobs]
+
+    def features(self, pictures: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
+        """Features [N, 1280] of given pictures, kept in the folder by `name`."""
+        path = self._folder / f"{name}.npy"
+        if not path.exists():
+            parts = np.array_split(pictures, max(1, len(pictures) // CHUNK))
+            task = self._progress.add_task(f"features of {name}", total=len(parts))
+            done = []
+            for part in self._pool.map(bind(_features, work=self._work), parts):
+                done.append(part)
+                self._progress.advance(task)
+            _save_array(path, np.concatenate(done))
+        found: NDArray[np.float32] = np.load(path)
+        return found
+
+    def _jobs(self, method: Method, count: int, assignment: Assignment) -> Iterator[Job]:
+        for start in range(0, count, CHUNK):
+            end = min(start + CHUNK, count)
+            captions, seeds = assignment.captions[start:end], assignment.seeds[start:end]
+            folder = self._folder / method.key
+            yield Job(method, tuple(captions), tuple(seeds), folder / f"{start:05}-{end:05}.npz")
+
+    def _run(self, jobs: list[Job]) -> None:
+        names = dict.fromkeys(job.method.name for job in jobs)
+        counts = {name: sum(job.method.name == name for job in jobs) for name in names}
+        tasks = {name: self._progress.add_task(name, total=counts[name]) for name in names}
+        futures = {self._pool.submit(_draw, job, self._work): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                self._progress.advance(tasks[futures[future].method.name])
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Iterator[Studio]:
+    """Worker processes on the family in `work`, with a progress bar a method.
+
+    Chunks lie below `folder`, under the family's version: other weights, other chunks.
+    """
+    folder = folder / load_family(work).version
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = (
+        TextColumn("{task.description:<30}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    pool = ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_prepare,
+        initargs=(work, threads),
+    )
+    with pool, Progress(*columns) as progress:
+        yield Studio(pool, work, folder, progress)
+
+
+# ── In a worker process ───────────────────────────────────────────────────────────────────
+
+
+@cache
+def _tools(work: Path) -> tuple[Family, EfficientNetLite0]:
+    """Loaded once a process."""
+    return load_family(work), load_network()
+
+
+def _prepare(work: Path, threads: int) -> None:
+    torch.set_num_threads(threads)
+    _tools(work)
+
+
+def _draw(job: Job, work: Path) -> None:
+    family, network = _tools(work)
+    drawn = decode(family, job.method, list(job.captions), list(job.seeds))
+    pictures = family.pictures(drawn.tokens)
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    partial = job.path.with_suffix(".partial.npz")
+    np.savez_compressed(
+        partial,
+        tokens=drawn.tokens.astype(np.uint16),
+        decisions=drawn.decisions,
+        scores=drawn.scores,
+        pictures=pictures,
+        features=picture_features(network, pictures),
+    )
+    partial.replace(job.path)
+
+
+def _features(pictures: NDArray[np.uint8], work: Path) -> NDArray[np.float32]:
+    return picture_features(_tools(work)[1], pictures)
+
+
+def _gather(jobs: list[Job]) -> Sample:
+    parts = [dict(np.load(job.path)) for job in jobs]
+    return Sample(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _save_array(path: Path, values: NDArray[np.float32]) -> None:
+    partial = path.with_suffix(".partial.npy")
+    np.save(partial, values)
+    partial.replace(path)

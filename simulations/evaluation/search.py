@@ -1,0 +1,80 @@
+"""A coarse search for the sampling rule at which a model's pictures are nearest to real ones."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import InvalidInputError
+from simulations.evaluation.captions import Assignment
+from simulations.evaluation.jobs import Studio
+from simulations.evaluation.methods import Method, SamplingRule, cloud_only, device_only
+from simulations.evaluation.metrics import Standard, squared_discrepancy
+
+MAKERS: dict[str, Callable[[SamplingRule], Method]] = {
+    "cloud": cloud_only,
+    "device": device_only,
+}
+# One knob after the other, each with the best of the ones before.
+LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("guidance", (1.0, 1.5, 2.0, 3.0)),
+    ("temperature", (0.8, 0.9)),
+    ("top_k", (64, 256)),
+)
+
+
+def search(
+    studio: Studio, which: str, assignment: Assignment, real: NDArray[np.float32]
+) -> list[tuple[SamplingRule, float]]:
+    """Rules tried, with their kernel distance from the real features [N, 1280]; best first."""
+    standard = Standard.of(real)
+    reference = standard.apply(real)
+    found: dict[SamplingRule, float] = {}
+    best = SamplingRule()
+    for knob, values in LADDER:
+        rules = [_with(best, knob, value) for value in values]
+        rules = [rule for rule in dict.fromkeys(rules) if rule not in found]
+        plan = [(_named(which, rule), len(assignment.rows)) for rule in rules]
+        for rule, sample in zip(rules, studio.draw(plan, assignment), strict=True):
+            made = standard.apply(sample.features)
+            found[rule] = squared_discrepancy(reference, made)
+        best = min(found, key=lambda rule: found[rule])
+    return sorted(found.items(), key=lambda item: item[1])
+
+
+def save_search(path: Path, tables: dict[str, list[tuple[SamplingRule, float]]]) -> None:
+    """Write the rules tried for each model, best first, as JSON."""
+    content = {
+        which: [{**asdict(rule), "kernel_distance": distance} for rule, distance in table]
+        for which, table in tables.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def best_rules(path: Path) -> dict[str, SamplingRule]:
+    """The best rule of each model in a file that `save_search` wrote.
+
+    Raises:
+        InvalidInputError: There is no such file.
+    """
+    if not path.exists():
+        raise InvalidInputError(f"no search result at {path}: run `evaluate --search` first")
+    tables = json.loads(path.read_text(encoding="utf-8"))
+    return {which: _rule(table[0]) for which, table in tables.items()}
+
+
+def _with(rule: SamplingRule, knob: str, value: float) -> SamplingRule:
+    values = {**asdict(rule), knob: value}
+    return SamplingRule(values["temperature"], int(values["top_k"]), values["guidance"])
+
+
+def _named(which: str, rule: SamplingRule) -> Method:
+    return replace(MAKERS[which](rule), name=f"{which} {rule}")
+
+
+def _rule(row: dict[str, float]) -> SamplingRule:
+    return SamplingRule(row["temperature"], int(row["top_k"]), row["guidance"])
