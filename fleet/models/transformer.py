@@ -204,6 +204,25 @@ class Transformer(nn.Module):
         input_feature: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Do what `forward` does, from ready caption features."""
+        hidden = self.hidden_features(tokens, features, valid, unconditional, input_feature)
+        return hidden, self.output(hidden).float()
+
+    def hidden(
+        self, tokens: Tensor, captions: Tensor, unconditional: Tensor | None = None
+    ) -> Tensor:
+        """Return the hidden states [B, T + 1, D] alone, for those who need few of the logits."""
+        features, valid = self.cls_embedding.features(captions), captions != PAD_ID
+        return self.hidden_features(tokens, features, valid, unconditional)
+
+    def hidden_features(
+        self,
+        tokens: Tensor,
+        features: Tensor,
+        valid: Tensor,
+        unconditional: Tensor | None = None,
+        input_feature: Tensor | None = None,
+    ) -> Tensor:
+        """Do what `hidden` does, from ready caption features."""
         prefix = self.cls_embedding(features, unconditional)
         x = torch.cat([prefix, self.embed(tokens, input_feature)], dim=1)
         length = x.shape[1]
@@ -211,8 +230,8 @@ class Transformer(nn.Module):
         for block in self.blocks:
             q, k, v = block.project(x, self.rotation[:length])
             x = block.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
-        hidden = self.norm(x[:, self.config.caption_length - 1 :])
-        return hidden, self.output(hidden).float()
+        hidden: Tensor = self.norm(x[:, self.config.caption_length - 1 :])
+        return hidden
 
     def embed(self, tokens: Tensor, input_feature: Tensor | None = None) -> Tensor:
         """Return the token embeddings [B, T, D] plus the input feature."""

@@ -139,7 +139,7 @@ def train_adapter(
         loss.backward()
         optimizer.step()
         step += 1
-        bar.show(budget.fraction, f"step {step} kl {float(loss):.4f}")
+        bar.show(budget.fraction, f"step {step} kl {float(loss.detach()):.4f}")
         if budget.used_s - saved_s > SAVE_EVERY_S:
             saved_s = budget.used_s
             curve.append(step=step, s=saved_s, **check_adapter(run, examples))

@@ -33,14 +33,19 @@ class Teacher:
         return rng.choice(self._rows, size, p=self._weight)
 
     @torch.no_grad()
-    def laws(self, rows: NDArray[np.int64], withheld: Tensor) -> tuple[Batch, Tensor]:
-        """Return pictures by row and the cloud's laws [B, T, V], without caption where withheld."""
+    def laws(
+        self, rows: NDArray[np.int64], withheld: Tensor, positions: Tensor
+    ) -> tuple[Batch, Tensor]:
+        """Return pictures by row, and the cloud's laws [B, P, V] at P positions.
+
+        The laws are those without caption where `withheld` [B] is true.
+        """
         batch = self._batch(rows)
         hidden = torch.empty(len(rows), batch.tokens.shape[1], self._cloud.config.dim)
         fresh = withheld.numpy() | ~self._known[rows]
         if fresh.any():
             part = torch.from_numpy(fresh)
-            hidden[part], _ = self._cloud(
+            hidden[part] = self._cloud.hidden(
                 batch.tokens[part, :-1], batch.captions[part], withheld[part]
             )
             keep = fresh & ~withheld.numpy()
@@ -48,7 +53,7 @@ class Teacher:
             self._known[rows[keep]] = True
         old = torch.from_numpy(~fresh)
         hidden[old] = self._hidden[rows[~fresh]].float()
-        return batch, self._cloud.output(hidden).softmax(dim=-1)
+        return batch, self._cloud.output(hidden[:, positions]).softmax(dim=-1)
 
     @torch.no_grad()
     def validation(self, count: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -56,7 +61,8 @@ class Teacher:
         rows = self._examples.pictures.rows("validation")
         rows = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
         for part in np.array_split(rows, max(len(rows) // 32, 1)):
-            yield self.laws(part, torch.zeros(len(part), dtype=torch.bool))
+            everywhere = torch.arange(self._examples.tokens.shape[2])
+            yield self.laws(part, torch.zeros(len(part), dtype=torch.bool), everywhere)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
         tokens = self._examples.tokens[rows, 0].astype(np.int64)
