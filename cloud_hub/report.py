@@ -29,7 +29,7 @@ def devices(url: str, since: str | None, *, as_json: bool) -> None:
         StoreError: The database cannot be read, or is of another revision.
     """
     moment = parse_since(since, datetime.now(UTC))
-    with Database(url) as database:
+    with Database(url, must_exist=True) as database:
         revision.require_current(database)
         with database.read() as connection:
             rows = queries.devices(connection, moment)
@@ -44,7 +44,7 @@ def generations(url: str, since: str | None, limit: int, *, as_json: bool) -> No
         StoreError: The database cannot be read, or is of another revision.
     """
     moment = parse_since(since, datetime.now(UTC))
-    with Database(url) as database:
+    with Database(url, must_exist=True) as database:
         revision.require_current(database)
         with database.read() as connection:
             rows = queries.pictures(connection, moment, limit)

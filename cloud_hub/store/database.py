@@ -36,17 +36,17 @@ class BadValueError(StoreError):
 class Database:
     """Connections to one database, until the context ends."""
 
-    def __init__(self, url: str) -> None:
-        """Opens nothing yet; a missing folder of a SQLite file is made.
+    def __init__(self, url: str, *, must_exist: bool = False) -> None:
+        """Opens nothing yet; a SQLite file's folder is made, unless the file must be there.
 
         Raises:
-            StoreError: The URL cannot be used, or the folder not be made.
+            StoreError: The URL cannot be used, the file is missing, or its folder not made.
         """
         try:
             self._url = make_url(url)
             self.is_sqlite = self._url.get_backend_name() == "sqlite"
             if self.is_sqlite and self._url.database:
-                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+                _check_file(Path(self._url.database), must_exist=must_exist)
             self._engine = _sqlite(url) if self.is_sqlite else _server(url)
         except (ArgumentError, SQLAlchemyError, ImportError) as error:
             raise StoreError(f"the database URL {url!r} cannot be used: {error}") from error
@@ -102,6 +102,15 @@ class Database:
             raise BadValueError(f"the database refuses a value: {_first_line(error)}") from error
         except DBAPIError as error:
             raise StoreError(f"the database {self.name}: {_first_line(error)}") from error
+
+
+def _check_file(path: Path, *, must_exist: bool) -> None:
+    if must_exist and not path.exists():
+        raise StoreError(
+            f"there is no database at {path}: run this where `cloud_hub serve` runs, or set"
+            " data_dir or store.url"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def insert_new(connection: Connection, row: type[Base]) -> Any:
