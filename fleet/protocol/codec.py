@@ -15,18 +15,26 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyMessage)
 
 
 def encode(message: Message) -> bytes:
-    """`message` as bytes.
+    """`message` as bytes; a field that has its default does not travel.
+
+    So a peer that does not know a new field accepts the messages that do not use it.
 
     Raises:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`.
     """
-    payload: bytes = bytes([VERSION]) + msgpack.packb(message.model_dump(exclude_defaults=False))
+    fields = message.model_dump(exclude_defaults=True)
+    payload: bytes = bytes([VERSION]) + msgpack.packb({"type": _type_of(message), **fields})
     if len(payload) > MAX_MESSAGE_BYTES:
         raise ProtocolError(
             f"{type(message).__name__} of {len(payload)} bytes is over the limit"
             f" of {MAX_MESSAGE_BYTES}"
         )
     return payload
+
+
+def _type_of(message: Message) -> str:
+    name: str = type(message).model_fields["type"].default
+    return name
 
 
 def decode(payload: bytes) -> Any:

@@ -96,18 +96,16 @@ async def test_it_is_started_again_when_it_dies_alone() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_dies_with_its_hub(number: signal.Signals) -> None:
     port = free_port()
-    hub = subprocess.Popen(
-        [sys.executable, "-c", HUB, str(port)],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert hub.stdout is not None
-    with hub.stdout:
-        assert hub.stdout.readline() == b"up\n"
-    assert listens(port)
-
-    hub.send_signal(number)
-    hub.wait()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HUB, str(port)], stdout=subprocess.PIPE, env=environment
+    ) as hub:
+        try:
+            assert hub.stdout is not None
+            assert hub.stdout.readline() == b"up\n"
+            assert listens(port)
+        finally:
+            hub.send_signal(number)
 
     deadline = time.monotonic() + SOON_S
     while listens(port) and time.monotonic() < deadline:

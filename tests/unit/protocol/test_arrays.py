@@ -1,0 +1,89 @@
+"""Arrays survive as bytes, and lengths that do not fit are refused."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import ProtocolError
+from fleet.protocol.arrays import (
+    FEATURE_BYTES,
+    pack_confidences,
+    pack_features,
+    pack_mask,
+    pack_scores,
+    pack_tokens,
+    unpack_confidences,
+    unpack_features,
+    unpack_mask,
+    unpack_scores,
+    unpack_tokens,
+)
+
+
+@given(st.lists(st.integers(0, 0xFFFF), max_size=300))
+def test_tokens_survive(tokens: list[int]) -> None:
+    packed = pack_tokens(np.array(tokens, np.int64))
+
+    assert len(packed) == 2 * len(tokens)
+    assert unpack_tokens(packed).tolist() == tokens
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_bitmaps_survive(mask: list[bool]) -> None:
+    packed = pack_mask(np.array(mask, bool))
+
+    assert len(packed) == (len(mask) + 7) // 8
+    assert unpack_mask(packed, len(mask)).tolist() == mask
+
+
+@given(st.integers(0, 20), st.randoms(use_true_random=False))
+def test_features_survive(count: int, random: Random) -> None:
+    features = np.array(
+        [random.randint(-128, 127) for _ in range(count * FEATURE_BYTES)], np.int8
+    ).reshape(count, FEATURE_BYTES)
+
+    assert np.array_equal(unpack_features(pack_features(features), count), features)
+
+
+@given(st.lists(st.floats(1e-12, 1e2), min_size=1, max_size=50))
+def test_scores_come_back_within_seven_percent(scores: list[float]) -> None:
+    back = unpack_scores(pack_scores(np.array(scores)))
+
+    assert np.all(np.abs(back / np.array(scores) - 1) <= 0.07)
+
+
+@given(st.lists(st.floats(0, 1), max_size=50))
+def test_confidences_come_back_within_a_step(confidences: list[float]) -> None:
+    back = unpack_confidences(pack_confidences(np.array(confidences)))
+
+    assert np.all(np.abs(back - np.array(confidences)) <= 0.5 / 255 + 1e-12)
+
+
+def test_scores_beyond_the_scale_take_its_ends() -> None:
+    packed = pack_scores(np.array([0.0, -1.0, 1e-30, 1e3, np.inf, np.nan, -np.inf]))
+
+    assert list(packed) == [0, 0, 0, 255, 255, 255, 0]
+
+
+def test_the_order_of_scores_survives() -> None:
+    scores = np.geomspace(1e-12, 1e2, 1000)
+
+    assert np.all(np.diff(unpack_scores(pack_scores(scores))) >= 0)
+
+
+def test_bit_order_is_the_lowest_first() -> None:
+    assert pack_mask(np.array([True, False, False, True, *[False] * 5, True])) == b"\x09\x02"
+
+
+def test_lengths_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="3 bytes is not a whole number of u16"):
+        unpack_tokens(b"abc")
+    with pytest.raises(ProtocolError, match="bitmap of 1 bytes does not hold 9 entries"):
+        unpack_mask(b"\0", 9)
+    with pytest.raises(ProtocolError, match="bitmap of 3 bytes does not hold 9 entries"):
+        unpack_mask(b"\0\0\0", 9)
+    with pytest.raises(ProtocolError, match="47 feature bytes for 1 local tokens"):
+        unpack_features(bytes(47), 1)
