@@ -193,5 +193,5 @@ def _assemble(
         return await links.delivery.put(record)
 
     maker = Maker(device, wishes, verifier, keep)
-    around = Surroundings(settings.broker.address, announce)
+    around = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
     return Agent(station, device.manifest, maker, links.delivery, around)

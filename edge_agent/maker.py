@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from edge_agent.device import Device, Order
@@ -56,6 +57,7 @@ class Maker:
         keep: Callable[[Outcome], Awaitable[str]],
     ) -> None:
         self.pictures = 0
+        self.settled = 0  # tokens of the present picture
         self._device = device
         self._manifest = device.manifest
         self._defaults = defaults
@@ -93,11 +95,16 @@ class Maker:
                 self._device,
                 self._plan(max(SHORTEST_DEADLINE_S, deadline_s - waited)),
                 wish.without_cloud or self._defaults.without_cloud,
-                report.progress,
+                partial(self._tell, report),
             )
+            self.settled = 0
             outcome = await generation.run(self._verifier)
             self.pictures += 1
         return outcome, await self._keep(outcome)
+
+    def _tell(self, report: Report, progress: Progress) -> None:
+        self.settled = progress.settled
+        report.progress(progress)
 
     @asynccontextmanager
     async def _place(self, report: Report) -> AsyncIterator[None]:

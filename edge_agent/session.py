@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -93,22 +94,25 @@ class Session:
         self._picture = picture
         self._plan = plan
         self._group = asyncio.TaskGroup()
+        self._listening = ExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: deque[tuple[RequestId, Result]] = deque()
         self._wake = asyncio.Event()
         self._worker: WorkerId | None = None
         self._opening: RequestId | None = None
         self._link_task: asyncio.Task[None] | None = None
-        self._draining = False
+        self._draining = self._worker_died = False
         self._failures = 0
         self._hold_until = 0.0
         self._started = self._heard = self._now()
 
     async def __aenter__(self) -> "Session":
+        self._listening.enter_context(self._verifier.listening(self._worker_is_down))
         await self._group.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        self._listening.close()
         self._cancel_tasks()
         try:
             await self._group.__aexit__(*error)
@@ -131,6 +135,9 @@ class Session:
     def take(self) -> None:
         """Applies every answer that came."""
         self.has_news = False
+        if self._worker_died and not self._picture.alone:
+            self._lose("timeout", f"worker {self._worker} has died")
+        self._worker_died = False
         while self._answers:
             request_id, answer = self._answers.popleft()
             if not self._picture.alone:
@@ -237,6 +244,11 @@ class Session:
     async def _link_is_back(self) -> None:
         await self._verifier.wait_connected()
         self._notify()
+
+    def _worker_is_down(self, worker: WorkerId) -> None:
+        if worker == self._worker:
+            self._worker_died = True
+            self._notify()
 
     def _notify(self) -> None:
         self.has_news = True

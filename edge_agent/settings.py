@@ -44,10 +44,10 @@ class GenerationSettings(Section):
     in_flight: int = Field(default=4, ge=1, description="requests on their way at a time")
     chunk: int = Field(default=8, ge=1, description="drafts between two looks at the inbox")
     request_deadline_s: float = Field(
-        default=4.0, gt=0, description="seconds until a silent worker is given up"
+        default=10.0, gt=0, description="seconds until a silent worker is given up"
     )
     open_deadline_s: float = Field(
-        default=8.0, gt=0, description="seconds until opening is tried anew"
+        default=20.0, gt=0, description="seconds until opening is tried anew"
     )
     retry_after_s: float = Field(
         default=1.0, gt=0, description="seconds until an unanswered request is sent again"

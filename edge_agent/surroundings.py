@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.errors import ProtocolError
+from fleet.ids import WorkerId
 from fleet.logs import get_logger
 from fleet.protocol import topics
 from fleet.protocol.codec import decode
@@ -24,6 +25,7 @@ class Surroundings:
 
     broker: str  # its address, for sentences
     announce: Callable[[str], None]
+    worker_is_down: Callable[[WorkerId], None]
     link_is_up: bool = False
     link_since: float = field(default_factory=time.time)
     hub: HubStatus | None = None
@@ -74,6 +76,8 @@ class Surroundings:
             return
         was_up = self.hub is not None and self.hub.up
         self.hub = message
+        if not message.up:
+            self.worker_is_down(message.worker)
         if message.up != was_up:
             self.hub_since = time.time()
             self.announce(

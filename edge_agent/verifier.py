@@ -1,5 +1,7 @@
 """The cloud as one picture sees it: open a session, have backlogs judged, close."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +53,21 @@ class Verifier:
         self._boot = speaker.boot
         self._family = speaker.family
         self._patience = patience
+        self._listeners: set[Callable[[WorkerId], None]] = set()
+
+    def worker_is_down(self, worker: WorkerId) -> None:
+        """Tells every open session that a worker has died or said goodbye."""
+        for listener in tuple(self._listeners):
+            listener(worker)
+
+    @contextmanager
+    def listening(self, listener: Callable[[WorkerId], None]) -> Iterator[None]:
+        """Calls `listener` with each worker that goes, until the context ends."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
 
     @property
     def is_connected(self) -> bool:

@@ -14,7 +14,7 @@ from edge_agent.session import Plan
 from edge_agent.verifier import Patience, Verifier
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.errors import CapacityError, InvalidInputError, TransportError
-from fleet.ids import GenerationId
+from fleet.ids import GenerationId, WorkerId
 from fleet.protocol.messages import GenerationOpened, Refused, VerifyResponse
 from fleet.transport.memory import MemoryBroker
 from tests.unit.edge_agent.toy import POLICIES, ToyDevice, ToyDrafter, ToyHub, order, stop_and_wait
@@ -133,6 +133,25 @@ async def test_another_worker_takes_over_when_one_dies() -> None:
 
     assert stop_and_wait(order(1, verify_all()), 24) == tokens(outcome)
     assert second.hub.opened >= 1
+
+
+async def test_a_worker_s_last_will_is_quicker_than_any_deadline() -> None:
+    broker = MemoryBroker()
+    patient = Patience(open_s=9, verify_s=9, retry_after_s=9)
+
+    async with verifier(broker, patient) as cloud:
+        async with toy_cloud(broker, worker="w1") as first:
+            first.spoil = lambda answer: (0.0, answer) if first.hub.judged < 3 else None
+            making = asyncio.create_task(made(order(1, verify_all()), cloud))
+            while first.hub.judged < 3:
+                await asyncio.sleep(0.005)
+        async with toy_cloud(broker, worker="w2"):
+            cloud.worker_is_down(WorkerId("another"))
+            cloud.worker_is_down(WorkerId("w1"))
+            async with asyncio.timeout(5):
+                outcome = await making
+
+    assert stop_and_wait(order(1, verify_all()), 24) == tokens(outcome)
 
 
 async def test_a_broker_that_comes_back_costs_time_only() -> None:
