@@ -23,7 +23,7 @@ from fleet.protocol.codec import MAX_MESSAGE_BYTES
 from fleet.transport.broker import BrokerSettings
 
 HOST = "127.0.0.1"
-START_S = 15.0
+START_S = 30.0
 STOP_S = 5.0
 RESTART_PAUSE_S = 1.0
 _POLL_S = 0.02

@@ -161,6 +161,9 @@ class Uplink:
                 lived_s = loop.time() - begin
             except TransportError as error:
                 ending, lived_s = Ending(str(error)), 0.0
+            except Exception as error:
+                log.exception("link failed", to=self._name)
+                ending, lived_s = Ending(repr(error)), 0.0
             wait_s = self._backoff.wait_s(lived_s=lived_s, taken_over=ending.taken_over)
             self._last_reason = ending.reason
             log.warning(
