@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from edge_agent.generate import Outcome, Progress
-from edge_agent.session import Reason
+from edge_agent.plan import Reason
 
 
 class Made(BaseModel):

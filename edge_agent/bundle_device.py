@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Order
-from edge_agent.picture import Draft
+from edge_agent.drafts import Draft
 from fleet.decoding.accept import Decision, decide
 from fleet.decoding.uncertainty import quantise_features
 from fleet.models.bundle import Bundle, Manifest

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.picture import Draft
+from edge_agent.drafts import Draft
 from fleet.decoding.accept import Policy
 from fleet.models.bundle import Manifest
 from fleet.protocol.messages import Sampling

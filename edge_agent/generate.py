@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Device, Drafter, Order
-from edge_agent.picture import Picture, Tally
-from edge_agent.session import Meter, Plan, Reason, Session
+from edge_agent.drafts import Tally
+from edge_agent.picture import Picture
+from edge_agent.plan import Meter, Plan, Reason
+from edge_agent.session import Session
 from edge_agent.verifier import Verifier
 from fleet.errors import CapacityError, FleetError, RequestTimeout, TransportError
 from fleet.ids import GenerationId

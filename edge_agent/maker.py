@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from edge_agent.device import Device, Order
 from edge_agent.generate import Generation, Outcome, Progress, WithoutCloud
-from edge_agent.session import Plan
+from edge_agent.plan import Plan
 from edge_agent.settings import GenerationSettings, PolicyName
 from edge_agent.verifier import Verifier
 from fleet.decoding.accept import Policy, device_only, verify_all

@@ -3,8 +3,8 @@
 import hashlib
 import time
 
+from edge_agent.drafts import Mark
 from edge_agent.generate import Outcome
-from edge_agent.picture import Mark
 from edge_agent.station import agent_version
 from fleet.ids import BootId, ModelVersion
 from fleet.protocol.arrays import pack_confidences, pack_scores

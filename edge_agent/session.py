@@ -1,75 +1,31 @@
 """One picture's dealings with the cloud: open, send backlogs, take verdicts, open again, give up.
 
-The picture stays right whatever happens here: a lost session costs time, never tokens. At
-most `Plan.in_flight` requests are out, so the answers waiting to be taken are bounded too.
+The picture stays right whatever happens here: a lost session costs time, never tokens.
 """
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from types import TracebackType
+from typing import Self
 
+from edge_agent.asking import Asking, Result
 from edge_agent.device import Order
-from edge_agent.picture import Backlog, Picture
+from edge_agent.drafts import Backlog
+from edge_agent.picture import Picture
+from edge_agent.plan import Meter, Plan, Reason
 from edge_agent.verifier import Verifier, verdict
 from fleet.errors import ProtocolError, RequestTimeout, TransportError
-from fleet.ids import GenerationId, ModelVersion, RequestId, WorkerId, new_id
+from fleet.ids import GenerationId, RequestId, WorkerId, new_id
 from fleet.logs import get_logger
 from fleet.protocol.arrays import unpack_confidences, unpack_tokens
 from fleet.protocol.messages import Busy, GenerationOpened, Refused, VerifyResponse
-from fleet.transport.calls import Answer, CallStats, CallTimeout, LinkDownError
 
 log = get_logger(__name__)
 
-Reason = Literal["", "no_broker", "timeout", "busy", "refused", "cancelled"]
-Result = Answer | TransportError | ProtocolError
-Work = Callable[[], Awaitable[tuple[Answer, CallStats]]]
-
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long and how hard a picture asks the cloud. Times in seconds."""
-
-    deadline_s: float
-    window: int
-    in_flight: int
-    chunk: int
-    start_patience_s: float
-    outage_patience_s: float
-
-
-@dataclass(slots=True)
-class Meter:
-    """What the cloud did for one picture."""
-
-    round_trips: int = 0
-    reopened: int = 0
-    retries: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    forwards: int = 0
-    queue_s: float = 0.0
-    forward_s: float = 0.0
-    cloud_version: ModelVersion = field(default_factory=lambda: ModelVersion(""))
-
-    def add(self, answer: GenerationOpened | VerifyResponse) -> None:
-        """Counts what an answer says about its making."""
-        self.forwards += answer.forwards
-        self.queue_s += answer.queue_s
-        self.forward_s += answer.forward_s
-
-    def cost(self, stats: CallStats) -> None:
-        """Counts what a request has cost on the wire."""
-        self.retries += stats.retries
-        self.bytes_up += stats.bytes_up
-        self.bytes_down += stats.bytes_down
 
 
 class Session:
@@ -86,38 +42,39 @@ class Session:
         self.meter = Meter()
         self.reason: Reason = ""  # what stands between the picture and the cloud right now
         self.detail = ""
-        self.has_news = False  # read by the drafting thread, which then stops early
         self.was_opened = False
         self._verifier = verifier
         self._generation = generation
         self._order = order
         self._picture = picture
         self._plan = plan
-        self._group = asyncio.TaskGroup()
-        self._listening = ExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._answers: deque[tuple[RequestId, Result]] = deque()
-        self._wake = asyncio.Event()
+        self._asking = Asking(verifier, self.meter)
         self._worker: WorkerId | None = None
         self._opening: RequestId | None = None
-        self._link_task: asyncio.Task[None] | None = None
-        self._draining = self._worker_died = False
+        self._draining = False
         self._failures = 0
         self._hold_until = 0.0
         self._started = self._heard = self._now()
 
-    async def __aenter__(self) -> "Session":
-        self._listening.enter_context(self._verifier.listening(self._worker_is_down))
-        await self._group.__aenter__()
+    async def __aenter__(self) -> Self:
+        await self._asking.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        self._listening.close()
-        self._cancel_tasks()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
-            await self._group.__aexit__(*error)
+            await self._asking.__aexit__(kind, error, trace)
         finally:
             await self._close()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to take; the drafting thread stops early then."""
+        return self._asking.has_news
 
     # ── What the loop does with it ────────────────────────────────────────────────────────
 
@@ -126,7 +83,8 @@ class Session:
         if self._picture.alone or self._now() < self._hold_until:
             return
         if not self._verifier.is_connected:
-            self._await_link()
+            self.reason = "no_broker"
+            self._asking.await_link()
         elif self._worker is None:
             self._open()
         else:
@@ -134,26 +92,16 @@ class Session:
 
     def take(self) -> None:
         """Applies every answer that came."""
-        self.has_news = False
-        if self._worker_died and not self._picture.alone:
+        if self._worker in self._asking.gone and not self._picture.alone:
             self._lose("timeout", f"worker {self._worker} has died")
-        self._worker_died = False
-        while self._answers:
-            request_id, answer = self._answers.popleft()
+        for request_id, answer in self._asking.take():
             if not self._picture.alone:
                 self._take(request_id, answer)
 
     async def wait(self, give_up_at: float) -> None:
-        """Returns when there is an answer, something to send again, or at `give_up_at`."""
-        now = self._now()
-        until = min(give_up_at, self._hold_until) if self._hold_until > now else give_up_at
-        try:
-            async with asyncio.timeout(max(0.0, until - now)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._wake.clear()
+        """Returns when there is news, something to send again, or at `give_up_at`."""
+        held = self._hold_until > self._now()
+        await self._asking.wait(min(give_up_at, self._hold_until) if held else give_up_at)
 
     @property
     def patience_ends(self) -> float:
@@ -171,7 +119,7 @@ class Session:
         """Stops asking: the picture goes on alone."""
         if not self.reason:
             self.reason = "timeout" if self._verifier.is_connected else "no_broker"
-        self._cancel_tasks()
+        self._asking.cancel()
         self._picture.fall_back()
 
     # ── Sending ───────────────────────────────────────────────────────────────────────────
@@ -187,7 +135,7 @@ class Session:
             self._sendable(self._picture.history()),
             self._time_left(),
         )
-        self._start(self._ask(self._opening, work), "open")
+        self._asking.ask(self._opening, work, "open")
 
     def _send(self, worker: WorkerId) -> None:
         if self._draining and self._picture.in_flight:
@@ -210,49 +158,13 @@ class Session:
             self._sendable(backlog),
             self._time_left(),
         )
-        self._start(self._ask(request_id, work), f"verify from {backlog.start}")
+        self._asking.ask(request_id, work, f"verify from {backlog.start}")
 
     def _sendable(self, backlog: Backlog) -> Backlog:
         """The backlog, without its interval features where the cloud would not use them."""
         if self._order.use_features:
             return backlog
         return replace(backlog, features=backlog.features[:0])
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self._group.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _ask(self, request_id: RequestId, work: Work) -> None:
-        answer: Result
-        try:
-            answer, stats = await work()
-        except (CallTimeout, LinkDownError) as error:
-            answer, stats = error, error.stats
-        except (TransportError, ProtocolError) as error:
-            answer, stats = error, CallStats()
-        self.meter.cost(stats)
-        self._answers.append((request_id, answer))
-        self._notify()
-
-    def _await_link(self) -> None:
-        self.reason = "no_broker"
-        if self._link_task is None or self._link_task.done():
-            self._link_task = self._start(self._link_is_back(), "wait for the broker")
-
-    async def _link_is_back(self) -> None:
-        await self._verifier.wait_connected()
-        self._notify()
-
-    def _worker_is_down(self, worker: WorkerId) -> None:
-        if worker == self._worker:
-            self._worker_died = True
-            self._notify()
-
-    def _notify(self) -> None:
-        self.has_news = True
-        self._wake.set()
 
     # ── Taking ────────────────────────────────────────────────────────────────────────────
 
@@ -293,6 +205,7 @@ class Session:
             return
         self.was_opened = True
         self._worker = answer.worker
+        self._asking.gone.discard(answer.worker)  # it lives, perhaps again
         self.meter.cloud_version = answer.cloud_version
         self._answered(answer)
 
@@ -338,7 +251,7 @@ class Session:
     def _lose(self, reason: Reason, detail: str, *, final: bool = False) -> None:
         """Gives the session up; the next `push` opens another, after a pause."""
         log.info("session lost", generation_id=self._generation, reason=reason, detail=detail)
-        self._cancel_tasks()
+        self._asking.cancel()
         self._worker = self._opening = None
         self._draining = False
         self._picture.reopen()
@@ -350,11 +263,6 @@ class Session:
         self._failures += 1
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────
-
-    def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._link_task = None
 
     async def _close(self) -> None:
         if self._worker is None or not self._verifier.is_connected:

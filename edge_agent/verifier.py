@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_agent.device import Order
-from edge_agent.picture import Backlog, Verdict
+from edge_agent.drafts import Backlog, Verdict
 from fleet.ids import BootId, GenerationId, NodeId, RequestId, WorkerId, new_id
 from fleet.protocol import topics
 from fleet.protocol.arrays import pack_features, pack_mask, pack_tokens, unpack_confidences

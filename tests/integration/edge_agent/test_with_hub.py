@@ -34,6 +34,12 @@ PATIENT: dict[str, Any] = {
     "outage_patience_s": 100.0,
 }
 
+WAYS: list[dict[str, Any]] = [
+    {"window": 1, "in_flight": 1, "chunk": 1},  # stop and wait
+    {"window": 64, "in_flight": 16, "chunk": 3},
+    {"profile": FOUR_G, "retry_after_s": 0.5},
+]
+
 
 class Quiet:
     """A caller who does not look."""
@@ -139,11 +145,7 @@ async def test_the_picture_does_not_depend_on_window_depth_or_link(
     found = []
 
     async with serving(broker, hub, tmp_path):
-        for settings in (
-            {"window": 1, "in_flight": 1, "chunk": 1},  # stop and wait
-            {"window": 64, "in_flight": 16, "chunk": 3},
-            {"profile": FOUR_G, "retry_after_s": 0.5},
-        ):
+        for settings in WAYS:
             async with joined(broker, device, tmp_path, **settings) as running:
                 found.append(await made(running, "ciar"))
 
@@ -157,7 +159,7 @@ async def test_a_hub_that_starts_anew_in_the_middle_changes_nothing(
     hub: hub_app.Hub, device: Device, tmp_path: Path
 ) -> None:
     broker = MemoryBroker()
-    quick = {"request_deadline_s": 2.0, "retry_after_s": 0.5}
+    quick: dict[str, Any] = {"request_deadline_s": 2.0, "retry_after_s": 0.5}
 
     async with serving(broker, hub, tmp_path), joined(broker, device, tmp_path) as running:
         whole = await made(running, "ciar", seed=11)

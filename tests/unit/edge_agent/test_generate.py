@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edge_agent.device import Order
 from edge_agent.generate import Generation, Outcome, Progress
-from edge_agent.session import Plan
+from edge_agent.plan import Plan
 from edge_agent.verifier import Patience, Verifier
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.errors import CapacityError, InvalidInputError, TransportError

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.device import Order
-from edge_agent.picture import Backlog, Draft, Mark, Picture, Verdict
+from edge_agent.drafts import Backlog, Draft, Mark, Verdict
+from edge_agent.picture import Picture
 from edge_agent.verifier import verdict
 from fleet.decoding.accept import Policy, verify_all
 from fleet.errors import ProtocolError

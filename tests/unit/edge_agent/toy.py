@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Order
-from edge_agent.picture import Backlog, Draft
+from edge_agent.drafts import Backlog, Draft
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, GenerationId, ModelVersion, RequestId, WorkerId
