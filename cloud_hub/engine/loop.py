@@ -24,6 +24,7 @@ from cloud_hub.engine.requests import (
     Reason,
     Request,
     SessionKey,
+    same_opening,
 )
 from cloud_hub.engine.runner import Runner, Span
 from cloud_hub.engine.scheduler import Job, QueueFullError, Scheduler
@@ -78,6 +79,7 @@ class Engine:
         self._pace = pace
         self._clock = clock
         self._wake = asyncio.Event()
+        self._opening: dict[SessionKey, Task] = {}  # openings on their way
 
     # ── Collect ───────────────────────────────────────────────────────────────────────────
 
@@ -103,6 +105,7 @@ class Engine:
     def close(self, key: SessionKey) -> None:
         """Ends a session; its waiting requests are dropped."""
         session = self._sessions.close(key)
+        self._opening.pop(key, None)
         if session is not None:
             self._scheduler.cancel(session)
 
@@ -110,6 +113,8 @@ class Engine:
         self, request: Request, session: Session | None, reply: Reply, now: float
     ) -> Answer | None:
         if isinstance(request, Opening):
+            if session is not None and self._adopt(request, session, reply, now):
+                return None
             self.close(request.key)
             before = len(self._sessions)
             session = self._sessions.open(request, now)
@@ -127,8 +132,24 @@ class Engine:
             if isinstance(request, Opening):
                 self._sessions.close(request.key)
             return Full(full.retry_after_s)
+        if isinstance(request, Opening):
+            self._opening[request.key] = task
         self._wake.set()
         return None
+
+    def _adopt(self, request: Opening, session: Session, reply: Reply, now: float) -> bool:
+        """Gives an opening on its way to a device that asks for the same under a new id.
+
+        Otherwise a hub slower than the device's patience would begin again for ever.
+        """
+        task = self._opening.get(request.key)
+        if task is None or not same_opening(task.request, request):
+            return False
+        self.counters.repeated += 1
+        session.waiting.pop(task.request.request_id, None)
+        session.waiting[request.request_id] = self._deadline(request, now)
+        task.request, task.reply = request, reply
+        return True
 
     def _deadline(self, request: Request, now: float) -> float:
         return now + min(request.deadline_s, self._pace.max_deadline_s)
@@ -144,8 +165,7 @@ class Engine:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            for session in self._sessions.expire(self._clock()):
-                self._scheduler.cancel(session)
+            self._sessions.expire(self._clock())
             while len(self._scheduler):
                 await self._run_batch(await self._schedule())
 
@@ -236,6 +256,8 @@ class Engine:
 
     async def _reply(self, task: Task, answer: Answer) -> None:
         task.session.waiting.pop(task.request.request_id, None)
+        if self._opening.get(task.request.key) is task:
+            del self._opening[task.request.key]
         if isinstance(answer, Opened | Judged):
             task.session.remember(task.request.request_id, answer)
         self._count(answer, task.request)

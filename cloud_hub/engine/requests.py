@@ -73,6 +73,29 @@ class Backlog:
 Request = Opening | Backlog
 
 
+def same_opening(one: Request, other: Request) -> bool:
+    """Whether two openings differ in nothing but their ids and deadlines."""
+    if not isinstance(one, Opening) or not isinstance(other, Opening):
+        return False
+    plain = all(getattr(one, name) == getattr(other, name) for name in _PLAIN)
+    return plain and all(
+        np.array_equal(getattr(one.history, name), getattr(other.history, name))
+        for name in ("tokens", "local", "features")
+    )
+
+
+_PLAIN = (
+    "key",
+    "boot",
+    "caption",
+    "seed",
+    "sampling",
+    "use_features",
+    "prefix_tokens",
+    "branch",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a request took: forwards that served it, time queued, time in forwards."""

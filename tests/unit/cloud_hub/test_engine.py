@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_hub.engine.requests import Answer, Denied, Full, Opened, Reason
+from cloud_hub.engine.steps import Reply
 from tests.unit.cloud_hub.bench import (
     CAPTION,
     LIMITS,
@@ -157,6 +158,28 @@ async def test_a_repeat_of_what_still_waits_is_dropped() -> None:
         await bench.ask(opening(generation="other"))
 
     assert len(replies) == 1
+
+
+async def test_the_same_opening_under_a_new_id_goes_on_where_the_first_one_is() -> None:
+    bench = Bench()
+    replies: list[tuple[str, Answer]] = []
+
+    def reply_to(name: str) -> Reply:
+        async def reply(answer: Answer) -> None:
+            replies.append((name, answer))
+
+        return reply
+
+    bench.engine.submit(opening(request_id="a", prefix_tokens=6), reply_to("a"))
+    bench.engine.submit(opening(request_id="b", prefix_tokens=6), reply_to("b"))
+    bench.engine.submit(opening(request_id="c", prefix_tokens=5), reply_to("c"))
+    bench.engine.submit(opening(request_id="d", prefix_tokens=5), reply_to("d"))
+    async with bench.running():
+        await bench.ask(opening(generation="other", prefix_tokens=9))
+
+    assert [name for name, _ in replies] == ["d"]
+    assert list(opened(replies[0][1]).tokens) == cloud_only(CAPTION, 7, 5)
+    assert bench.engine.counters.repeated == 2
 
 
 async def test_an_older_branch_is_stale_and_a_hole_is_a_gap() -> None:
