@@ -1,5 +1,6 @@
 """ONNX graphs of what a device runs: caption, one token, picture."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -155,20 +156,21 @@ def step_example(transformer: Transformer) -> dict[str, Tensor]:
     """Return inputs of the step graph, all of the right shape and type."""
     config = transformer.config
     heads = (config.n_head, config.head_dim)
-    one, count = torch.ones(1), torch.ones(1, dtype=torch.int64)
+    cache = (config.n_layer, 2, 2, config.n_head, config.n_token, config.head_dim)
+    # No tensor twice: the exporter takes one that comes again for the same input.
     return {
-        "token": count,
-        "position": count,
-        "cache": torch.zeros(config.n_layer, 2, 2, config.n_head, config.n_token, config.head_dim),
+        "token": torch.ones(1, dtype=torch.int64),
+        "position": torch.ones(1, dtype=torch.int64),
+        "cache": torch.zeros(cache),
         "value": torch.zeros(config.n_layer, 2, *heads),
         "log_n": torch.zeros(1),
         "start": torch.zeros(2, config.dim),
         "noise": torch.zeros(config.vocab_size),
-        "temperature": one,
-        "guidance": 2 * one,
-        "top_k": 0 * count,
-        "score": 0 * count,
-        "threshold": one,
+        "temperature": torch.ones(1),
+        "guidance": torch.ones(1),
+        "top_k": torch.zeros(1, dtype=torch.int64),
+        "score": torch.zeros(1, dtype=torch.int64),
+        "threshold": torch.ones(1),
     }
 
 
@@ -206,7 +208,9 @@ def _sharpen(logits: Tensor, temperature: Tensor, top_k: Tensor) -> Tensor:
 
 
 def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, ...]) -> bytes:
-    with TemporaryDirectory() as folder, torch.no_grad():
+    with TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        # torch's exporter uses what torch itself has deprecated.
+        warnings.simplefilter("ignore", FutureWarning)
         path = Path(folder) / "graph.onnx"
         program = torch.onnx.export(
             graph.eval(),

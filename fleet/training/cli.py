@@ -178,6 +178,8 @@ def export(work: Path, output: Path | None, key: Path, family: str, **chosen: An
     from fleet.protocol.messages import Sampling
     from fleet.training.export_bundle import Release, export_family
 
+    for noisy in ("onnx_ir", "onnxscript", "torch.onnx"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     if not key.exists():
         generate_key(key, key.with_suffix(".pub"))
     score = chosen.pop("score")
