@@ -127,10 +127,6 @@ class MqttRig:
     async def mend(self, client_id: str) -> None:
         self._networks[client_id].mend()
 
-    def network_of(self, client_id: str) -> "Network":
-        """The network of the newest client of that id."""
-        return self._networks[client_id]
-
     async def close(self) -> None:
         for stack in (*self._older, *self._clients.values()):
             await stack.aclose()

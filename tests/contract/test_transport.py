@@ -2,37 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from fleet.errors import TransportError
 from fleet.transport.base import Inbound, QoS, Will
 from fleet.transport.link import LinkProfile
-from tests.contract.rigs import EmbeddedRig, MemoryRig, MosquittoRig, MqttRig, Rig
+from tests.contract.rigs import EmbeddedRig, MemoryRig, MosquittoRig, Rig
 from tests.services import Mosquitto
 
 NEAR = LinkProfile("near", 100, 100, round_trip_s=0.004, jitter_s=0.002)
 SOON_S = 8.0  # the deadline of what should happen at once
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        "link",
-        "embedded",
-        pytest.param("mosquitto", marks=pytest.mark.broker),
-    ]
-)
-async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    match request.param:
-        case "memory":
-            memory = MemoryRig()
+BROKERS = ["embedded", pytest.param("mosquitto", marks=pytest.mark.broker)]
+
+
+@asynccontextmanager
+async def rig_of(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    match kind:
+        case "memory" | "link":
+            memory = MemoryRig(NEAR if kind == "link" else None)
             yield memory
             await memory.close()
-        case "link":
-            behind = MemoryRig(NEAR)
-            yield behind
-            await behind.close()
         case "embedded":
             embedded = EmbeddedRig()
             await embedded.start()
@@ -41,9 +34,22 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
             await embedded.stop()
         case _:
             server: Mosquitto = request.getfixturevalue("mosquitto")
-            real = MosquittoRig(server)
-            yield real
-            await real.close()
+            mosquitto = MosquittoRig(server)
+            yield mosquitto
+            await mosquitto.close()
+
+
+@pytest.fixture(params=["memory", "link", *BROKERS])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with rig_of(request.param, request) as made:
+        yield made
+
+
+@pytest.fixture(params=BROKERS)
+async def mqtt_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """Links in memory do not fight over a client id."""
+    async with rig_of(request.param, request) as made:
+        yield made
 
 
 async def take(arrivals: AsyncIterator[Inbound], count: int, *, ack: bool = True) -> list[Inbound]:
@@ -71,7 +77,7 @@ async def nothing_more(arrivals: AsyncIterator[Inbound]) -> bool:
 async def until(condition: Callable[[], bool]) -> None:
     """Returns when `condition` holds."""
     async with asyncio.timeout(SOON_S):
-        while not condition():  # noqa: ASYNC110 - the condition is anything
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -394,14 +400,11 @@ async def test_large_payloads_pass_whole(rig: Rig) -> None:
         assert payloads(await take(arrivals, 4)) == sent
 
 
-async def test_a_kicked_client_does_not_come_back_at_once(rig: Rig) -> None:
-    if not isinstance(rig, MqttRig):
-        pytest.skip("links in memory do not fight")
-    first = await rig.connect("twin")
-    second = await rig.connect("twin")
+async def test_a_kicked_client_does_not_come_back_at_once(mqtt_rig: Rig) -> None:
+    first, second = await mqtt_rig.connect("twin"), await mqtt_rig.connect("twin")
     await asyncio.wait_for(first.wait_connected(False), SOON_S)
     await asyncio.sleep(1.5)
 
-    # With full jitter under ceilings of 50, 100, 200 ms... and never reset, a fight of 1.5 s
+    # With full jitter under ceilings of 50, 100, 200 ms that are never reset, a fight of 1.5 s
     # ends every link a few times at most; without back-off it is thousands.
     assert first.counters.connects + second.counters.connects < 60
