@@ -1,7 +1,7 @@
 """The seam for the network: publish, subscribe, acknowledge.
 
-Three implementations: `mqtt.py` (paho, MQTT 5, manual acknowledgement), `memory.py` (one
-process, for tests and virtual time) and `link.py` (a simulated link around either).
+Three implementations: `mqtt.py` (MQTT 5, acknowledgement by hand), `memory.py` (one process, for
+tests and virtual time) and `link.py` (a simulated link around either).
 """
 
 from collections.abc import AsyncIterator
@@ -69,6 +69,7 @@ class Transport(Protocol):
 
         At most `limit` payloads wait in the queue: beyond it QoS 0 payloads are dropped, oldest
         first (counted), and QoS 1 payloads stay unacknowledged, which holds the broker back.
+        They may be acknowledged in any order; the broker hears of it in the order of arrival.
         """
         ...
 
