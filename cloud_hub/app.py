@@ -1,6 +1,7 @@
 """The hub's composition: what `cloud_hub serve` and the simulations run."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,8 +92,9 @@ async def serve(
                     group.create_task(coroutine, name=name)
                 ready()
         finally:
-            async with asyncio.timeout(_GOODBYE_S):
-                await presence.say(transport, hub.identity, up=False)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await presence.say(transport, hub.identity, up=False)
             log.info("engine", **engine.counters.summary(), notices=dict(notices.counts))
 
 

@@ -69,7 +69,8 @@ class Intake:
             else read_verify(self._service, node, message)
         )
         if isinstance(request, Refused):
-            self._notices.warn("request refused", node, request.detail)
+            # Not the detail: it may quote the caption, which is the device's secret.
+            self._notices.warn("request refused", node, request.reason)
             await self._send(node, message, request)
             return
         answer = self._engine.submit(request, reply)

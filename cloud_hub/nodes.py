@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from cloud_hub.batches import batches
 from cloud_hub.notices import Notices
-from cloud_hub.store.database import Database
+from cloud_hub.store.database import BadValueError, Database
 from cloud_hub.store.records import store_status
 from fleet.errors import ProtocolError, StoreError
 from fleet.ids import NodeId, is_level
@@ -41,9 +41,7 @@ async def follow(
             except ProtocolError as error:
                 notices.warn("node status dropped", inbound.topic, str(error))
         try:
-            changes = await asyncio.to_thread(_store, database, said, datetime.now(UTC))
-            for node, status in changes:
-                log.info("node state", node=node, state=status.state, boot_id=status.boot_id)
+            await asyncio.to_thread(_store, database, said, notices)
         except StoreError as error:
             log.error("node states not stored", reason=str(error), states=len(said))
         for inbound in batch:
@@ -61,8 +59,23 @@ def _read(inbound: Inbound) -> list[Said]:
     return [(node, message)]
 
 
-def _store(database: Database, said: Sequence[Said], now: datetime) -> list[Said]:
+def _store(database: Database, said: Sequence[Said], notices: Notices) -> None:
+    """In one transaction, or in one each if the database refuses a value of one of them."""
+    try:
+        _store_together(database, said)
+    except BadValueError:
+        for each in said:
+            try:
+                _store_together(database, [each])
+            except BadValueError as error:
+                notices.warn("node status dropped", each[0], str(error))
+
+
+def _store_together(database: Database, said: Sequence[Said]) -> None:
     if not said:
-        return []
+        return
+    now = datetime.now(UTC)
     with database.write() as connection:
-        return [each for each in said if store_status(connection, *each, now)]
+        changes = [each for each in said if store_status(connection, *each, now)]
+    for node, status in changes:
+        log.info("node state", node=node, state=status.state, boot_id=status.boot_id)

@@ -74,8 +74,7 @@ def read_batch(batch: Sequence[Inbound]) -> Reading:
     receipted: list[Key] = []
     for inbound in batch:
         try:
-            node = topics.sender(inbound.topic)
-            found = _read(node, inbound.payload)
+            found = _read(topics.sender(inbound.topic), inbound.payload)
         except ProtocolError as error:
             found = Rejected(_node_of(inbound.topic), inbound.payload, str(error))
         if isinstance(found, Reported):
@@ -113,6 +112,8 @@ async def _until_stored(database: Database, reading: Reading) -> list[Rejected]:
 
 
 def _read(node: NodeId, payload: bytes) -> Reported | Rejected:
+    if not is_level(node):
+        raise ProtocolError(f"node id {node[:80]!r} is not usable")
     message = decode(payload)
     if not isinstance(message, GenerationRecord):
         return Rejected(node, payload, f"{type(message).__name__} is not a record")

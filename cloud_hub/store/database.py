@@ -20,6 +20,7 @@ from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
     SQLAlchemyError,
+    StatementError,
 )
 
 from cloud_hub.store.tables import Base
@@ -102,6 +103,8 @@ class Database:
             raise BadValueError(f"the database refuses a value: {_first_line(error)}") from error
         except DBAPIError as error:
             raise StoreError(f"the database {self.name}: {_first_line(error)}") from error
+        except StatementError as error:  # a value failed before it reached the database
+            raise BadValueError(f"the database takes no such value: {error.orig!r}") from error
 
 
 def _check_file(path: Path, *, must_exist: bool) -> None:

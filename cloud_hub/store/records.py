@@ -16,6 +16,7 @@ from cloud_hub.store.database import (
 )
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
 from fleet.ids import NodeId
+from fleet.protocol.codec import MAX_MESSAGE_BYTES
 from fleet.protocol.messages import GenerationRecord, NodeStatus
 
 _KEY = ("node_id", "boot_id", "sequence")
@@ -102,7 +103,7 @@ def set_aside(connection: Connection, rejected: Iterable[Rejected], now: datetim
             "received_at": now,
             "reason": each.reason.replace("\0", ""),
             "payload_hash": hashlib.sha256(each.payload).hexdigest(),
-            "payload": each.payload,
+            "payload": each.payload[:MAX_MESSAGE_BYTES],
         }
         for each in rejected
     ]

@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from cloud_hub.store.database import Database
 from cloud_hub.store.revision import migrate
+
+
+@pytest.fixture(autouse=True)
+def _plain_tracebacks() -> None:
+    """Rich tracebacks take seconds on a busy machine."""
+    plain = structlog.dev.ConsoleRenderer(
+        colors=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(processors=[structlog.processors.add_log_level, plain])
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

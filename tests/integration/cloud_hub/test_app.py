@@ -133,6 +133,7 @@ async def test_a_poison_record_is_set_aside_receipted_and_blocks_nothing(lite: D
     async with serving(broker, make_hub(lite)), joined(broker) as device:
         for payload in (b"junk", encode(record(sequence=3, seed=1 << 63)), unreadable):
             await device.send(RECORD, payload, qos=1)
+        await device.send("fleet/v1/d/Not-A-Node/record", record(), qos=1)
         await device.send(RECORD, record(sequence=5), qos=1)
         await until_stored(lite, GenerationRow, 1)
         receipted: list[int] = []
@@ -142,7 +143,7 @@ async def test_a_poison_record_is_set_aside_receipted_and_blocks_nothing(lite: D
             receipted += receipt.sequences
 
     assert sorted(receipted) == [3, 4, 5]
-    assert count(lite, RejectedRecordRow) == 3
+    assert count(lite, RejectedRecordRow) == 4
     assert count(lite, GenerationRow) == 1
 
 

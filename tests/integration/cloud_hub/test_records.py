@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from cloud_hub import nodes
+from cloud_hub.notices import Notices
 from cloud_hub.store import queries
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Rejected, Reported, store_batch, store_status
@@ -154,3 +156,14 @@ def test_the_latest_pictures_come_first(database: Database) -> None:
 
     assert [row.tokens for row in rows] == [2, 1]
     assert rows[0].received_at == NOW + timedelta(seconds=2)
+
+
+def test_a_status_that_the_database_refuses_takes_no_other_with_it(database: Database) -> None:
+    bad = status(pictures=1 << 40, device_version="v" * 70 + "\0")
+    said = [(NodeId("n1"), status()), (NodeId("n2"), bad), (NodeId("n3"), status())]
+
+    nodes._store(database, said, Notices(lambda: 0.0))
+
+    with database.read() as connection:
+        known = set(connection.execute(select(NodeRow.node_id)).scalars())
+    assert {"n1", "n3"} <= known
