@@ -30,7 +30,8 @@ _POLL_S = 0.02
 _CHILD = Path(__file__).with_name("embedded_child.py")
 
 # Segments hold delivered messages until they are full: with the default size they grow to half
-# a gigabyte. The broker does not honour a client's receive maximum, so it has its own.
+# a gigabyte. The broker ignores a client's receive maximum; its own is 100, and a client that owes
+# as many acknowledgements gets nothing more, QoS 0 included.
 _SETTINGS = """
 id = 0
 [router]
@@ -46,7 +47,7 @@ next_connection_delay_ms = 1
 [v5.1.connections]
 connection_timeout_ms = 60000
 max_payload_size = {max_payload_size}
-max_inflight_count = 200
+max_inflight_count = 100
 dynamic_filters = true
 """
 
