@@ -11,8 +11,6 @@ from fleet.errors import FleetError
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY
 from simulations.processes import Program, program
 
-START_S = 40.0
-
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -23,6 +21,8 @@ class Site:
         port: The broker's port on the loopback interface.
         models: Folder with device/, cloud/ and signing.pub; None for the shipped family.
         own_broker: Whether the hub starts the trial broker; else one listens on `port`.
+        hub_settings: Further environment variables of hubs.
+        start_s: How long a program may take until it listens.
     """
 
     folder: Path
@@ -30,6 +30,7 @@ class Site:
     models: Path | None
     own_broker: bool = True
     hub_settings: dict[str, str] = field(default_factory=dict)
+    start_s: float = 40.0
 
     @property
     def store_url(self) -> str:
@@ -46,6 +47,14 @@ class Site:
 
 
 @contextmanager
+def broker(site: Site) -> Iterator[Program]:
+    """A broker in a process of its own, which outlives hubs."""
+    arguments = ["simulations.broker", str(site.port)]
+    with _started(site, "broker", arguments, {}) as running:
+        yield running
+
+
+@contextmanager
 def hub(site: Site) -> Iterator[Program]:
     """A hub that listens; leaving the context stops it."""
     settings = {
@@ -57,11 +66,7 @@ def hub(site: Site) -> Iterator[Program]:
         settings["CLOUD_HUB_BROKER__HOST"] = "127.0.0.1"
     if site.models is not None:
         settings["CLOUD_HUB_MODEL"] = str(site.models / CLOUD_FOLDER)
-    log = site.log("hub")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    before = log.stat().st_size if log.exists() else 0
-    with program("cloud_hub", ["cloud_hub", "serve"], settings, log) as running:
-        running.wait_for("become ready", lambda: _ready(log, before), _in(START_S))
+    with _started(site, "hub", ["cloud_hub", "serve"], settings) as running:
         yield running
 
 
@@ -79,11 +84,7 @@ def device(site: Site, node: str, link: str = "none", **settings: str) -> Iterat
     if site.models is not None:
         environment["EDGE_AGENT_BUNDLE"] = str(site.models / DEVICE_FOLDER)
         environment["EDGE_AGENT_PUBLIC_KEY"] = str(site.models / PUBLIC_KEY)
-    log = site.log(node)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    before = log.stat().st_size if log.exists() else 0
-    with program(f"edge_agent {node}", ["edge_agent", "run"], environment, log) as running:
-        running.wait_for("become ready", lambda: _ready(log, before), _in(START_S))
+    with _started(site, node, ["edge_agent", "run"], environment) as running:
         yield running
 
 
@@ -104,11 +105,21 @@ def wait_for_hub(site: Site, node: str, agent: Program, deadline: float) -> None
     agent.wait_for("see the hub", sees_hub, deadline)
 
 
+@contextmanager
+def _started(
+    site: Site, name: str, arguments: list[str], settings: dict[str, str]
+) -> Iterator[Program]:
+    """A program that has said that it is ready; an earlier one may have used the same log."""
+    log = site.log(name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    before = log.stat().st_size if log.exists() else 0
+    with program(name, arguments, settings, log) as running:
+        deadline = time.monotonic() + site.start_s
+        running.wait_for("become ready", lambda: _ready(log, before), deadline)
+        yield running
+
+
 def _ready(log: Path, since: int) -> bool:
     with log.open("rb") as stream:
         stream.seek(since)
         return any(line.startswith(b"ready") for line in stream)
-
-
-def _in(seconds: float) -> float:
-    return time.monotonic() + seconds

@@ -21,7 +21,7 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         """Print a sentence above the bars."""
-        self.console.print(sentence)
+        self.console.print(sentence, soft_wrap=True)
 
     def show(self, plan: DevicePlan, index: int, step: Step) -> None:
         """A device is at `step` of its picture `index`."""

@@ -22,7 +22,7 @@ from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
 from fleet.models.spans import SpanEngine
 
-_FILES = ("cloud.pt", "device.pt", "tokenizer.pt", "adapter.pt")
+_FILES = ("cloud.pt", "device.pt", "tokenizer.pt")
 _DECODE_BATCH = 32
 
 
@@ -30,7 +30,7 @@ _DECODE_BATCH = 32
 class Family:
     """Cloud and device model with all that stands between captions and pictures."""
 
-    version: str  # hash of the checkpoints
+    version: str  # hash of the models, without the adapter
     cloud: SpanEngine
     device: SpanEngine
     parts: DeviceParts
@@ -82,7 +82,7 @@ def load_family(work: Path) -> Family:
     for module in (cloud, feature, tokenizer):
         module.half().float()
     return Family(
-        version=_version(work),
+        version=family_version(work),
         cloud=SpanEngine(cloud),
         device=SpanEngine(parts.transformer),
         parts=parts,
@@ -93,10 +93,14 @@ def load_family(work: Path) -> Family:
     )
 
 
-def _version(work: Path) -> str:
-    digest = hashlib.sha256()
-    for name in _FILES:
-        path = work / name
-        if path.exists():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:12]
+def family_version(work: Path) -> str:
+    """A hash of the models in a training folder; the adapter, which comes last, has its own."""
+    versions = [file_version(work / name) for name in _FILES]
+    return hashlib.sha256("".join(versions).encode()).hexdigest()[:12]
+
+
+def file_version(path: Path) -> str:
+    """A hash of one file's content; of nothing where there is none."""
+    if not path.exists():
+        return "none"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]

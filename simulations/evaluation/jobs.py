@@ -6,7 +6,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from functools import partial as bind
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from simulations.evaluation.captions import Assignment
 from simulations.evaluation.decoder import decode
 from simulations.evaluation.efficientnet import EfficientNetLite0, load_network, picture_features
-from simulations.evaluation.family import Family, load_family
+from simulations.evaluation.family import Family, family_version, file_version, load_family
 from simulations.evaluation.methods import Method
 
 CHUNK: Final = 40  # pictures; a multiple of the number of groups
@@ -57,6 +56,8 @@ class Studio:
         self._pool = pool
         self._work = work
         self._folder = folder
+        self._version = family_version(work)
+        self._adapter = file_version(work / "adapter.pt")
         self._progress = progress
 
     def draw(self, plan: Sequence[tuple[Method, int]], assignment: Assignment) -> list[Sample]:
@@ -67,13 +68,13 @@ class Studio:
         return [_gather(group) for group in jobs]
 
     def features(self, pictures: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
-        """Features [N, 1280] of given pictures, kept in the folder by `name`."""
+        """Features [N, 1280] of given pictures, kept in the folder by `name` for any family."""
         path = self._folder / f"{name}.npy"
         if not path.exists():
             parts = np.array_split(pictures, max(1, len(pictures) // CHUNK))
             task = self._progress.add_task(f"features of {name}", total=len(parts))
             done = []
-            for part in self._pool.map(bind(_features, work=self._work), parts):
+            for part in self._pool.map(_features, parts):
                 done.append(part)
                 self._progress.advance(task)
             _save_array(path, np.concatenate(done))
@@ -84,8 +85,12 @@ class Studio:
         for start in range(0, count, CHUNK):
             end = min(start + CHUNK, count)
             captions, seeds = assignment.captions[start:end], assignment.seeds[start:end]
-            folder = self._folder / method.key
+            folder = self._folder / self._version / self._subfolder(method)
             yield Job(method, tuple(captions), tuple(seeds), folder / f"{start:05}-{end:05}.npz")
+
+    def _subfolder(self, method: Method) -> str:
+        """Pictures with interval features depend on the adapter, too."""
+        return f"{method.key}-{self._adapter}" if method.use_features else method.key
 
     def _run(self, jobs: list[Job]) -> None:
         names = dict.fromkeys(job.method.name for job in jobs)
@@ -107,7 +112,6 @@ def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Itera
 
     Chunks lie below `folder`, under the family's version: other weights, other chunks.
     """
-    folder = folder / load_family(work).version
     folder.mkdir(parents=True, exist_ok=True)
     columns = (
         TextColumn("{task.description:<30}"),
@@ -118,8 +122,8 @@ def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Itera
     pool = ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_prepare,
-        initargs=(work, threads),
+        initializer=torch.set_num_threads,
+        initargs=(threads,),
     )
     with pool, Progress(*columns) as progress:
         yield Studio(pool, work, folder, progress)
@@ -129,18 +133,19 @@ def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Itera
 
 
 @cache
-def _tools(work: Path) -> tuple[Family, EfficientNetLite0]:
+def _family(work: Path) -> Family:
     """Loaded once a process."""
-    return load_family(work), load_network()
+    return load_family(work)
 
 
-def _prepare(work: Path, threads: int) -> None:
-    torch.set_num_threads(threads)
-    _tools(work)
+@cache
+def _network() -> EfficientNetLite0:
+    """Loaded once a process."""
+    return load_network()
 
 
 def _draw(job: Job, work: Path) -> None:
-    family, network = _tools(work)
+    family = _family(work)
     drawn = decode(family, job.method, list(job.captions), list(job.seeds))
     pictures = family.pictures(drawn.tokens)
     job.path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,13 +156,13 @@ def _draw(job: Job, work: Path) -> None:
         decisions=drawn.decisions,
         scores=drawn.scores,
         pictures=pictures,
-        features=picture_features(network, pictures),
+        features=picture_features(_network(), pictures),
     )
     partial.replace(job.path)
 
 
-def _features(pictures: NDArray[np.uint8], work: Path) -> NDArray[np.float32]:
-    return picture_features(_tools(work)[1], pictures)
+def _features(pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return picture_features(_network(), pictures)
 
 
 def _gather(jobs: list[Job]) -> Sample:

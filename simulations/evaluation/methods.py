@@ -50,9 +50,9 @@ class Method:
 
     @property
     def key(self) -> str:
-        """Names the method and all its settings in a file name."""
+        """Names all settings in a file name; what the method is called does not matter."""
         text = json.dumps(asdict(replace(self, name="")), sort_keys=True)
-        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def asks(self, position: int, scores: NDArray[np.floating], seeds: list[int]) -> Verify:
         """Where the cloud is asked at `position`, from scores [B, 5] and the pictures' seeds."""

@@ -1,17 +1,16 @@
 """The comparison that the model card shows: every method against real pictures."""
 
-import json
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fleet.models.image_tokenizer import ImageTokenizer
+from fleet.models.image_tokenizer import ImageTokenizer, to_pixels, to_unit
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.pictures import Pictures
-from simulations.evaluation.captions import GROUPS, Assignment
+from simulations.evaluation.captions import Assignment
 from simulations.evaluation.decoder import CORRECTED, LOCAL, VERIFIED
 from simulations.evaluation.jobs import Sample, Studio
 from simulations.evaluation.methods import Method, SamplingRule, cloud_only, device_only
@@ -28,6 +27,7 @@ from simulations.evaluation.metrics import (
 )
 
 SUBSET = 400
+_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Row:
     name: str
     sampling: str
     pictures: int
-    calls: float  # share of tokens for which the cloud was asked, prefix included
-    corrected: float  # share of the asked, without prefix, that the cloud changed
+    calls: float | None  # share of tokens for which the cloud was asked, prefix included
+    corrected: float | None  # share of the asked, without prefix, that the cloud changed
     kernel: Estimate  # KD-EffNet
-    kernel_held_out: float  # on the captions of emoji that training never saw
+    kernel_held_out: float | None  # on the captions of emoji that training never saw
     frechet: float  # FD-EffNet: depends on the number of pictures
     coverage: Coverage
     pixels: float | None  # from cloud-only with the same sampling rule and seeds
@@ -89,11 +89,23 @@ class Study:
 
     def __init__(self, studio: Studio, pictures: Pictures, assignment: Assignment) -> None:
         self._studio = studio
+        self._pictures = pictures
         self._assignment = assignment
         self._real_pictures = pictures.pixels[assignment.rows]
-        features = studio.features(self._real_pictures, f"real-{len(assignment.rows)}")
+        features = self.real_features()
         self._standard = Standard.of(features)
         self._real = self._standard.apply(features)
+        self._drawn: dict[str, Sample] = {}
+
+    def sheet(self) -> dict[str, NDArray[np.uint8]]:
+        """Real pictures and what each method drew for the same captions."""
+        return {"real": self._real_pictures} | {
+            name: sample.pictures for name, sample in self._drawn.items()
+        }
+
+    def real_features(self) -> NDArray[np.float32]:
+        """Features [N, 1280] of the captions' own pictures."""
+        return self._studio.features(self._real_pictures, f"real-{len(self._assignment.rows)}")
 
     def run(self, plan: Plan) -> list[Row]:
         """Draw what is missing, and return the table."""
@@ -106,8 +118,10 @@ class Study:
             (ceiling, plan.others),
         ]
         ciar, cloud, device, reference = self._studio.draw(first, self._assignment)
+        self._drawn = {"cloud-only": cloud, "CIAR": ciar, "device-only": device}
         matched = equal_calls(plan.shipped, ciar, plan.scores)
         samples = self._studio.draw([(each, plan.others) for each in matched], self._assignment)
+        self._drawn |= {each.name: sample for each, sample in zip(matched, samples, strict=True)}
         rows = [
             self.row(best_cloud, cloud, reference),
             self.row(best_device, device, reference),
@@ -119,9 +133,39 @@ class Study:
             for method, sample in zip(matched, samples, strict=True)
         ]
 
-    def floor(self, tokenizer: ImageTokenizer, pictures: Pictures) -> dict[str, Any]:
-        """What real pictures score: other captions' pictures, and through the tokenizer."""
-        raise NotImplementedError
+    def real_rows(self, others: Assignment, tokenizer: ImageTokenizer, version: str) -> list[Row]:
+        """What real pictures score: those of other captions, and the same through the tokenizer."""
+        foreign = self._pictures.pixels[others.rows]
+        passed = through_tokenizer(tokenizer, self._real_pictures)
+        count = len(self._assignment.rows)
+        return [
+            self._real_row(
+                "real pictures of other captions",
+                self._studio.features(foreign, f"other-{len(foreign)}"),
+            ),
+            self._real_row(
+                "the same pictures through the tokenizer",
+                self._studio.features(passed, f"tokenizer-{version}-{count}"),
+                pixel_distance(passed, self._real_pictures),
+            ),
+        ]
+
+    def _real_row(
+        self, name: str, features: NDArray[np.float32], pixels: float | None = None
+    ) -> Row:
+        made = self._standard.apply(features)
+        return Row(
+            name=name,
+            sampling="",
+            pictures=len(made),
+            calls=None,
+            corrected=None,
+            kernel=self._kernel_distance(made),
+            kernel_held_out=None,
+            frechet=frechet_distance(self._real, made),
+            coverage=precision_recall(self._real, made),
+            pixels=pixels,
+        )
 
     def row(self, method: Method, sample: Sample, reference: Sample) -> Row:
         """The figures of one method's sample."""
@@ -183,16 +227,12 @@ def discrimination(rows: list[Row]) -> float:
     return (device.value - cloud.value) / float(np.hypot(cloud.spread, device.spread))
 
 
-def write_study(path: Path, plan: Plan, rows: list[Row], version: str) -> None:
-    """Write the table and what it was made from, as JSON."""
-    content = {
-        "family": version,
-        "groups": GROUPS,
-        "discrimination_in_spreads": discrimination(rows),
-        "shipped": asdict(plan.shipped),
-        "rows": [row.as_json() for row in rows],
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+@torch.inference_mode()
+def through_tokenizer(tokenizer: ImageTokenizer, pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pictures [N, side, side, 3] as they come back from their tokens."""
+    parts = torch.from_numpy(pictures).split(_BATCH)
+    passed = [to_pixels(tokenizer.decode(tokenizer.encode(to_unit(part)))) for part in parts]
+    return torch.cat(passed).numpy()
 
 
 def _pixels(sample: Sample, reference: Sample) -> float | None:

@@ -1,0 +1,105 @@
+"""The evaluation from a training folder to its table; each stage goes on where it was stopped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from fleet.errors import InvalidInputError
+from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle
+from fleet.models.checkpoint import load_tokenizer
+from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.training.pictures import load_pictures
+from simulations.evaluation import report
+from simulations.evaluation.captions import Assignment, search_captions, test_captions
+from simulations.evaluation.family import family_version, file_version
+from simulations.evaluation.jobs import Studio, open_studio
+from simulations.evaluation.methods import SamplingRule
+from simulations.evaluation.search import best_rules, save_search, search
+from simulations.evaluation.study import Plan, Row, Shipped, Study
+
+Stage = Literal["real", "search", "study", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for on the command line."""
+
+    work: Path  # training folder: checkpoints and pictures
+    out: Path
+    models: Path  # exported family, whose policy is in force
+    pictures: int
+    others: int
+    searched: int
+    scores: tuple[ScoreName, ...]
+    processes: int
+    threads: int
+
+
+def evaluate(order: Order, stage: Stage) -> None:
+    """Runs one stage, or all of them.
+
+    `real` computes what depends on the data set and the image tokenizer only, `search` chooses
+    the sampling rules, `study` draws and compares.
+    """
+    pictures = load_pictures(order.work)
+    chosen = test_captions(pictures, order.pictures)
+    console = Console(width=200)
+    with open_studio(order.work, order.out, order.processes, order.threads) as studio:
+        study = Study(studio, pictures, chosen)
+        if stage in {"real", "all"}:
+            _real(order, study, chosen)
+        if stage in {"search", "all"}:
+            _search(order, studio, study, chosen)
+        if stage not in {"study", "all"}:
+            return
+        rows = _real(order, study, chosen) + _study(order, study)
+        plan = _plan(order)
+        report.write_json(order.out / "evaluation.json", plan, rows, family_version(order.work))
+        (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
+        report.write_sheet(order.out / "evaluation.png", chosen.captions, study.sheet())
+    console.print(report.table(rows))
+
+
+def _real(order: Order, study: Study, chosen: Assignment) -> list[Row]:
+    path = order.work / "tokenizer.pt"
+    others = search_captions(load_pictures(order.work), order.pictures, chosen)
+    return study.real_rows(others, load_tokenizer(path), file_version(path))
+
+
+def _search(order: Order, studio: Studio, study: Study, chosen: Assignment) -> None:
+    pictures = load_pictures(order.work)
+    assignment = search_captions(pictures, order.searched, chosen)
+    real = study.real_features()
+    tables = {which: search(studio, which, assignment, real) for which in ("device", "cloud")}
+    save_search(_search_path(order), tables)
+
+
+def _study(order: Order, study: Study) -> list[Row]:
+    return study.run(_plan(order))
+
+
+def _plan(order: Order) -> Plan:
+    rules = best_rules(_search_path(order))
+    return Plan(order.pictures, order.others, rules, shipped_policy(order.models), order.scores)
+
+
+def _search_path(order: Order) -> Path:
+    return order.out / family_version(order.work) / "search.json"
+
+
+def shipped_policy(models: Path) -> Shipped:
+    """The policy in the manifest of an exported family.
+
+    Raises:
+        BundleError: The bundle is not what was signed.
+        InvalidInputError: Its score is unknown here.
+    """
+    manifest = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY).manifest
+    if manifest.score not in SCORE_NAMES:
+        raise InvalidInputError(f"the bundle decides by {manifest.score!r}, which is unknown here")
+    sampling = SamplingRule(
+        manifest.sampling.temperature, manifest.sampling.top_k, manifest.sampling.guidance
+    )
+    return Shipped(sampling, manifest.score, manifest.threshold, manifest.prefix_tokens)
