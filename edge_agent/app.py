@@ -13,7 +13,7 @@ from edge_agent.delivery import Delivery
 from edge_agent.device import Device
 from edge_agent.endpoint import Endpoint, new_token, published
 from edge_agent.generate import Outcome
-from edge_agent.maker import Maker, Report, Wish
+from edge_agent.maker import Around, Maker, Report, Wish
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
 from edge_agent.record import record_of
@@ -192,6 +192,6 @@ def _assemble(
         )
         return await links.delivery.put(record)
 
-    maker = Maker(device, wishes, verifier, keep)
-    around = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
-    return Agent(station, device.manifest, maker, links.delivery, around)
+    surroundings = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
+    maker = Maker(device, wishes, verifier, Around(keep, surroundings.link_down_s))
+    return Agent(station, device.manifest, maker, links.delivery, surroundings)

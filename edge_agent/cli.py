@@ -101,7 +101,7 @@ def generate(  # noqa: PLR0913  # one parameter an option
     from edge_agent.maker import Wish
     from edge_agent.screen import progress_bar, summary
 
-    settings = _settings(config)
+    settings = _settings(config, quiet=True)
     path = output or default_name(caption)
     check_writable(path)
     wish = Wish(
@@ -150,13 +150,15 @@ def settings(config: Path | None) -> None:
 # ── What the verbs share ──────────────────────────────────────────────────────────────────
 
 
-def _settings(config: Path | None) -> "AgentSettings":
+def _settings(config: Path | None, *, quiet: bool = False) -> "AgentSettings":
+    """The settings in force; a quiet verb tells its own notes, so it logs errors only."""
     from edge_agent.settings import AgentSettings
     from fleet.logs import configure_logs
     from fleet.settings import load_settings
 
     found = load_settings(AgentSettings, config)
-    configure_logs(log_format=found.log.format, level=found.log.level)
+    level = "error" if quiet and "level" not in found.log.model_fields_set else found.log.level
+    configure_logs(log_format=found.log.format, level=level)
     return found
 
 
@@ -173,7 +175,9 @@ def _make(settings: "AgentSettings", wish: "Wish", bar: "Bar") -> "Made":
             without_cloud=wish.without_cloud,
             on_step=bar,
         )
-    except NoAgentError:
+    except NoAgentError as error:
+        if (settings.state_path / "api.json").exists():
+            click.secho(f"note: {error}; this picture is made without it", fg="yellow", err=True)
         return _make_alone(settings, wish, bar)
 
 

@@ -46,6 +46,14 @@ class Report(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the maker needs of the rest of the agent."""
+
+    keep: Callable[[Outcome], Awaitable[str]]  # spools the record; "" or what went wrong
+    link_down_s: Callable[[], float]
+
+
 class Maker:
     """The device model's one user."""
 
@@ -54,7 +62,7 @@ class Maker:
         device: Device,
         defaults: GenerationSettings,
         verifier: Verifier | None,
-        keep: Callable[[Outcome], Awaitable[str]],
+        around: Around,
     ) -> None:
         self.pictures = 0
         self.settled = 0  # tokens of the present picture
@@ -62,7 +70,7 @@ class Maker:
         self._manifest = device.manifest
         self._defaults = defaults
         self._verifier = verifier
-        self._keep = keep
+        self._around = around
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -100,7 +108,7 @@ class Maker:
             self.settled = 0
             outcome = await generation.run(self._verifier)
             self.pictures += 1
-        return outcome, await self._keep(outcome)
+        return outcome, await self._around.keep(outcome)
 
     def _tell(self, report: Report, progress: Progress) -> None:
         self.settled = progress.settled
@@ -172,6 +180,7 @@ class Maker:
             window=defaults.window,
             in_flight=defaults.in_flight,
             chunk=defaults.chunk,
-            start_patience_s=defaults.start_patience_s,
+            # Whoever has waited for the broker once does not wait again for each picture.
+            start_patience_s=max(0.0, defaults.start_patience_s - self._around.link_down_s()),
             outage_patience_s=defaults.outage_patience_s,
         )

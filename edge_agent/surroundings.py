@@ -86,6 +86,10 @@ class Surroundings:
                 else f"hub {message.worker} is down"
             )
 
+    def link_down_s(self) -> float:
+        """For how long there has been no broker; 0 while there is one."""
+        return 0.0 if self.link_is_up else max(0.0, time.time() - self.link_since)
+
     @property
     def advice(self) -> str:
         """What to do about what is down; empty when nothing is."""
