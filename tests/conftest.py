@@ -15,7 +15,6 @@ for name in list(os.environ):
     if name.startswith(("CLOUD_HUB_", "EDGE_AGENT_")):
         del os.environ[name]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Repeatable where it decides about a change, new examples where somebody looks on.
 settings.register_profile("ci", derandomize=True, deadline=None)
