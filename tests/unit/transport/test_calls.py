@@ -10,7 +10,7 @@ from fleet.ids import BootId, GenerationId, RequestId
 from fleet.protocol.codec import decode, encode
 from fleet.protocol.messages import Receipt, VerifyRequest, VerifyResponse
 from fleet.transport.base import Inbound
-from fleet.transport.calls import Calls
+from fleet.transport.calls import Calls, CallTimeout
 from fleet.transport.memory import MemoryBroker, MemoryTransport
 
 INBOX = "fleet/v1/d/node/rx/boot"
@@ -129,7 +129,9 @@ async def test_no_answer_before_the_deadline_is_a_timeout_with_its_cost(calls: C
     with pytest.raises(RequestTimeout, match="VerifyRequest was not answered within") as caught:
         await calls.call(REQUESTS, request(1), deadline_s=0.05, retry_after_s=0.02)
 
-    assert caught.value.stats.attempts in {2, 3}  # type: ignore[attr-defined]
+    assert isinstance(caught.value, CallTimeout)
+    assert caught.value.stats.attempts >= 1
+    assert caught.value.stats.retries == calls.counters.retries
     assert calls.counters.unanswered == 1
 
 
