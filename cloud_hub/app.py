@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from typing import Any
 
 from cloud_hub import nodes, presence, recording
 from cloud_hub.engine.loop import Engine, Pace
@@ -69,7 +69,7 @@ async def serve(
     """Verifies, records and follows nodes until cancelled; `ready` is called when all listens."""
     engine = _engine(settings.engine, hub.runner)
     notices = Notices(time.monotonic)
-    store = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
+    store: dict[str, Any] = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
     requests = (topics.OPENS, topics.requests_to(hub.identity.worker))
     queue = settings.store.queue
     async with (
@@ -100,17 +100,15 @@ async def serve(
 
 def _load(settings: HubSettings, database: Database) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
-    import torch
-
-    from cloud_hub.engine.torch_runner import TorchRunner, slots_in
+    from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
     from fleet.models.torch_model import CloudModel
 
     if settings.engine.threads is not None:
-        torch.set_num_threads(settings.engine.threads)
+        set_threads(settings.engine.threads)
     folder = settings.model or reference_path() / CLOUD_FOLDER
     model = CloudModel.load(folder, settings.engine.device)
     runner = TorchRunner(model, slots_in(model, settings.engine.cache_mib))
-    vocabulary = CaptionVocabulary.load(Path(folder) / VOCABULARY)
+    vocabulary = CaptionVocabulary.load(folder / VOCABULARY)
     identity = presence.Identity(
         worker=WorkerId(settings.worker or f"w-{new_id()[:8]}"),
         boot=BootId(new_id()),

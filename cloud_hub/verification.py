@@ -1,7 +1,7 @@
 """Messages to engine requests, with all checks of input, and the engine's answers to messages."""
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def write_answer(
     service: Service, request: GenerationOpen | VerifyRequest, answer: Answer
 ) -> GenerationOpened | VerifyResponse | Busy | Refused:
     """The message that carries the engine's answer to a request."""
-    ids = {"request_id": request.request_id, "generation_id": request.generation_id}
+    ids: dict[str, Any] = {"request_id": request.request_id, "generation_id": request.generation_id}
     match answer:
         case Opened():
             return GenerationOpened(

@@ -19,6 +19,11 @@ _MIB = 1 << 20
 _CAPTIONS_KEPT = 256
 
 
+def set_threads(threads: int) -> None:
+    """Sets how many threads one forward may use, for this process."""
+    torch.set_num_threads(threads)
+
+
 def slots_in(model: CloudModel, cache_mib: int) -> int:
     """Sessions that fit in `cache_mib` MiB of KV cache.
 

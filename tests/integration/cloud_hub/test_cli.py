@@ -174,16 +174,29 @@ def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(PATIENCE_S)
-def test_a_database_is_made_and_queried(stored: Path, tmp_path: Path) -> None:
+def test_a_database_is_made_when_asked_for(tmp_path: Path) -> None:
+    made = run(["migrate"], settings(tmp_path))
+
+    assert "stands at revision" in made.stdout
+    assert (tmp_path / "data" / "hub.db").exists()
+
+
+@pytest.mark.timeout(PATIENCE_S)
+def test_devices_are_shown_as_a_table(stored: Path) -> None:
+    ended = run(["query", "devices"], settings(stored))
+
+    assert ended.returncode == 0, ended.stderr
+    assert "corrected" in ended.stdout
+    assert "n1" in ended.stdout
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_devices_and_pictures_are_given_as_json(stored: Path) -> None:
     environment = settings(stored)
 
-    made = run(["migrate"], settings(tmp_path / "new"))
-    table = run(["query", "devices"], environment)
     rows = json.loads(run(["query", "devices", "--json", "--since", "1h"], environment).stdout)
     latest = json.loads(run(["query", "generations", "--json"], environment).stdout)
 
-    assert "stands at revision" in made.stdout
-    assert "n1" in table.stdout
     assert [(row["node_id"], row["pictures"]) for row in rows] == [("n1", 2)]
     assert [row["tokens"] for row in latest] == [256, 256]
 

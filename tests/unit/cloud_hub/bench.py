@@ -173,6 +173,11 @@ class ToyDevice:
         assert self.branch == verdict.branch
 
 
+def values(run: Run) -> list[int]:
+    """The tokens as a list."""
+    return [int(token) for token in run.tokens]
+
+
 def _first(run: Run, count: int) -> Run:
     return Run(run.tokens[:count], run.local[:count], run.features[:count])
 
@@ -185,7 +190,7 @@ def expected_picture(device: ToyDevice) -> list[int]:
         if not local:
             token = toy_draw(CAPTION, run, device.seed)
         run = join(run, run_of([token], [local]))
-    return run.tokens.tolist()
+    return values(run)
 
 
 def device(bench: Bench, index: int, local_share: float = 0.0, rng_seed: int = 0) -> ToyDevice:

@@ -21,6 +21,7 @@ from tests.unit.cloud_hub.bench import (
     judged,
     key,
     opened,
+    values,
 )
 from tests.unit.cloud_hub.toy import POSITIONS, VOCAB, backlog, cloud_only, opening, run_of
 
@@ -88,13 +89,13 @@ async def test_a_wrong_draft_is_replaced_and_what_follows_falls() -> None:
 async def test_many_sessions_together_give_what_each_gives_alone(local_share: float) -> None:
     async def alone(index: int) -> list[int]:
         async with Bench().running() as bench:
-            return (await device(bench, index, local_share).picture()).tokens.tolist()
+            return values(await device(bench, index, local_share).picture())
 
     async with Bench(slots=12).running() as bench:
         devices = [device(bench, index, local_share) for index in range(12)]
         together = await asyncio.gather(*(each.picture() for each in devices))
 
-    assert [each.tokens.tolist() for each in together] == [await alone(i) for i in range(12)]
+    assert [values(each) for each in together] == [await alone(i) for i in range(12)]
     assert max(len(batch) for batch in bench.toy.batches) > 4
 
 
@@ -106,7 +107,7 @@ def test_the_picture_does_not_depend_on_how_it_was_cut_into_backlogs(
     async def draw_picture() -> tuple[list[int], list[int]]:
         async with Bench().running() as bench:
             one = replace(device(bench, 3, local_share, cuts), window=window)
-            return (await one.picture()).tokens.tolist(), expected_picture(one)
+            return values(await one.picture()), expected_picture(one)
 
     drawn, expected = asyncio.run(draw_picture())
 
@@ -122,7 +123,7 @@ async def test_a_feature_reaches_the_model_and_only_if_it_is_used() -> None:
             await bench.ask(backlog(3, local, [False, False, False]))
             verdicts.append(bench.toy.features[bench.toy.batches[-1][0].slot, 3:6].any(axis=1))
 
-    assert [list(rows) for rows in verdicts] == [[True, True, False]] * 2
+    assert [rows.tolist() for rows in verdicts] == [[True, True, False]] * 2
 
 
 async def test_a_repeat_is_answered_as_before_without_a_forward() -> None:
@@ -250,7 +251,7 @@ async def test_an_unknown_session_says_so_and_a_foreign_node_has_none() -> None:
 @pytest.mark.parametrize("known", range(POSITIONS))
 async def test_a_reopened_picture_goes_on_as_if_nothing_had_happened(known: int) -> None:
     async with Bench().running() as bench:
-        whole = (await device(bench, 5, 0.5).picture()).tokens.tolist()
+        whole = values(await device(bench, 5, 0.5).picture())
     async with Bench().running() as first:
         cut = device(first, 5, 0.5)
         await cut.open()
@@ -259,7 +260,7 @@ async def test_a_reopened_picture_goes_on_as_if_nothing_had_happened(known: int)
     async with Bench(chunk=3).running() as second:
         cut.bench = second
         await cut.open()
-        finished = (await cut.picture()).tokens.tolist()
+        finished = values(await cut.picture())
 
     assert finished == whole
 
@@ -295,7 +296,7 @@ async def test_more_devices_than_slots_take_turns_and_make_their_pictures() -> N
     alone = []
     for index in range(5):
         async with Bench().running() as quiet:
-            alone.append((await device(quiet, index, 0.5).picture()).tokens.tolist())
+            alone.append(values(await device(quiet, index, 0.5).picture()))
 
     assert pictures == alone
     assert bench.engine.counters.full > 0
@@ -309,7 +310,7 @@ async def _persistent(one: ToyDevice) -> list[int]:
             one.bench.now += 0.01
             await asyncio.sleep(0)
     one.bench.engine.close(key(one.node))
-    return one.run.tokens.tolist()
+    return values(one.run)
 
 
 async def test_a_busy_session_is_not_evicted() -> None:

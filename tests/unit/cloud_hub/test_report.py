@@ -1,6 +1,7 @@
 """Tables and times of `cloud_hub query`."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -49,7 +50,11 @@ def test_tables_show_shares_in_percent_and_dashes_where_nothing_is_known() -> No
         tokens_per_s=170.6,
         fallbacks=0,
     )
-    unknown = DeviceRow("n2", "", 0, 0, *[None] * 9, 0)  # type: ignore[arg-type]
+    shares = dict.fromkeys(("cloud_share", "local_share", "corrected_share"))
+    means = dict.fromkeys(("round_trips", "bytes_up", "bytes_down"))
+    speeds = dict.fromkeys(("latency_p50_s", "latency_p95_s", "tokens_per_s"))
+    nothing: dict[str, Any] = shares | means | speeds
+    unknown = DeviceRow(node_id="n2", state="", pictures=0, tokens=0, fallbacks=0, **nothing)
     picture = PictureRow(NOW, "n1", "0123456789", "entropy", 0.5, 256, 1, 2, 3, 4, 5, 6, 7, 8.0, "")
 
     console = Console(width=200)

@@ -14,7 +14,7 @@ from fleet.models.interval_feature import IntervalFeature
 from fleet.models.spans import SpanEngine
 from fleet.models.torch_model import CloudModel
 from fleet.models.transformer import Transformer, TransformerConfig
-from tests.unit.cloud_hub.bench import Bench, device
+from tests.unit.cloud_hub.bench import Bench, device, opened, values
 from tests.unit.cloud_hub.toy import EMPTY, POSITIONS, VOCAB, opening, run_of
 
 CONFIG = TransformerConfig(
@@ -101,13 +101,13 @@ async def test_many_pictures_together_are_those_drawn_alone(
 ) -> None:
     async def alone(index: int) -> list[int]:
         async with Bench(runner=TorchRunner(model, 1)).running() as bench:
-            return (await device(bench, index, local_share).picture()).tokens.tolist()
+            return values(await device(bench, index, local_share).picture())
 
     async with Bench(runner=TorchRunner(model, 6)).running() as bench:
         devices = [device(bench, index, local_share) for index in range(6)]
         together = await asyncio.gather(*(each.picture() for each in devices))
 
-    assert [each.tokens.tolist() for each in together] == [await alone(i) for i in range(6)]
+    assert [values(each) for each in together] == [await alone(i) for i in range(6)]
     assert bench.engine.counters.tokens_per_forward > 4
 
 
@@ -116,7 +116,7 @@ async def test_verifying_everything_is_what_the_cloud_draws_alone(model: CloudMo
         verified = await device(bench, 1, 0.0).picture()
         drawn = await bench.ask(opening(seed=1001, prefix_tokens=POSITIONS, history=EMPTY))
 
-    assert tuple(verified.tokens.tolist()) == drawn.tokens  # type: ignore[union-attr]
+    assert values(verified) == list(opened(drawn).tokens)
 
 
 def test_the_memory_budget_gives_the_sessions_and_too_little_is_refused(model: CloudModel) -> None:

@@ -84,8 +84,8 @@ def run_of(tokens: Sequence[int], local: Sequence[bool] | None = None) -> Run:
     """A run; local tokens have a feature that names their token."""
     mask = np.array(local if local is not None else [False] * len(tokens), bool)
     features = np.zeros((len(tokens), FEATURE_BYTES), np.int8)
-    for index in np.flatnonzero(mask):
-        features[index] = 1 + tokens[index]
+    for index, token in enumerate(tokens):
+        features[index] = 1 + token if mask[index] else 0
     return Run(np.array(tokens, np.int64), mask, features)
 
 
