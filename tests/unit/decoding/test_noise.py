@@ -111,12 +111,12 @@ def test_seeds_positions_and_streams_are_uncorrelated() -> None:
         assert (base == other).mean() < 0.001
 
 
-def test_the_noise_of_a_whole_picture_takes_less_than_sixty_milliseconds() -> None:
+def test_the_noise_of_a_whole_picture_takes_less_than_sixty_milliseconds_of_a_core() -> None:
     times = []
     for seed in range(7):
-        start = time.perf_counter()
+        start = time.process_time()
         gumbel(seed, np.arange(256), 1024)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
 
     assert min(times) < 0.06
 
