@@ -80,7 +80,9 @@ def test_any_cut_and_any_company_equal_the_plain_forward(data: st.DataObject) ->
         chosen = data.draw(st.lists(st.sampled_from(unfinished), min_size=1, unique=True))
         ends = {p: data.draw(st.integers(done[p] + 1, min(done[p] + 13, TOKENS))) for p in chosen}
         hidden = ENGINE.run(cache, [span(p, done[p], ends[p], rows[p]) for p in chosen])
-        for p, own in zip(chosen, torch.split(hidden, [ends[p] - done[p] for p in chosen]), strict=True):
+        for p, own in zip(
+            chosen, torch.split(hidden, [ends[p] - done[p] for p in chosen]), strict=True
+        ):
             states[p, done[p] : ends[p]] = own
             done[p] = ends[p]
 
