@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from edge_agent.device import Order
 from edge_agent.drafts import Draft
-from fleet.decoding.accept import Decision, decide
+from fleet.decoding.accept import Decision, Policy, decide
 from fleet.decoding.uncertainty import quantise_features
 from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
@@ -23,6 +23,7 @@ class BundleDevice:
         self._manifest = bundle.manifest
         self._model = DeviceModel.load(bundle)
         self._decoder = ImageDecoder.load(bundle)
+        self._scale = np.asarray(bundle.manifest.feature_scale, np.float32)
 
     @property
     def manifest(self) -> Manifest:
@@ -49,8 +50,11 @@ class BundleDevice:
         state = self._model.begin(
             words, seed=order.seed, sampling=order.sampling, policy=order.policy
         )
-        scale = np.asarray(self.manifest.feature_scale, np.float32)
-        return BundleDrafter(self._model, state, order, scale)
+        return BundleDrafter(self._model, state, order.policy)
+
+    def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
+        """Interval features [k, 48] in the bundle's steps."""
+        return quantise_features(features, self._scale)
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The picture [side, side, 3] of all its tokens."""
@@ -60,13 +64,10 @@ class BundleDevice:
 class BundleDrafter:
     """One picture in the ONNX device step."""
 
-    def __init__(
-        self, model: DeviceModel, state: DeviceState, order: Order, scale: NDArray[np.float32]
-    ) -> None:
+    def __init__(self, model: DeviceModel, state: DeviceState, policy: Policy) -> None:
         self._model = model
         self._state = state
-        self._policy = order.policy
-        self._scale = scale
+        self._policy = policy
 
     def step(self, position: int, previous: int) -> Draft:
         """Draws the token at `position` after `previous`."""
@@ -75,5 +76,5 @@ class BundleDrafter:
             token=prediction.token,
             score=prediction.score(self._policy.score),
             uncertain=decide(prediction, self._policy) is Decision.VERIFY,
-            feature=quantise_features(prediction.feature[None], self._scale)[0],
+            feature=prediction.feature,
         )

@@ -61,6 +61,10 @@ class Device(Protocol):
         """Prepares a picture; computes, so it is called outside the loop."""
         ...
 
+    def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
+        """Interval features [k, 48] as they travel."""
+        ...
+
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The picture [side, side, 3] of all its tokens; computes, too."""
         ...

@@ -28,7 +28,7 @@ class Draft:
     token: int
     score: float
     uncertain: bool
-    feature: NDArray[np.int8]  # [48]
+    feature: NDArray[np.floating]  # [48], as the device model gives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Backlog:
     tokens: NDArray[np.int64]  # [n]
     uncertain: NDArray[np.bool_]  # [n]
     local: NDArray[np.bool_]  # [n]
-    features: NDArray[np.int8]  # [number of local, 48]
+    features: NDArray[np.float32]  # [number of local, 48]
 
     @property
     def end(self) -> int:

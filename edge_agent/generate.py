@@ -165,7 +165,9 @@ class Generation:
 
     async def _run_with_cloud(self, verifier: Verifier) -> None:
         deadline = asyncio.get_running_loop().time() + self.plan.deadline_s
-        session = Session(verifier, self.generation, self.order, self.picture, self.plan)
+        session = Session(
+            verifier, self.generation, self.order, self.picture, self.device, self.plan
+        )
         self.meter = session.meter
         async with session:
             session.push()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_agent.drafts import Backlog, Draft, Mark, Tally, Verdict, check_verdict
 from fleet.errors import ProtocolError
 from fleet.ids import RequestId
-from fleet.protocol.arrays import FEATURE_BYTES
+from fleet.prediction import FEATURE_SIZE
 
 
 @dataclass(slots=True)
@@ -43,24 +43,26 @@ class Picture:
     marks: NDArray[np.uint8] = field(init=False)
     scores: NDArray[np.float64] = field(init=False)
     confidences: NDArray[np.float64] = field(init=False)
-    features: NDArray[np.int8] = field(init=False)
+    features: NDArray[np.float32] = field(init=False)
     _asked: dict[RequestId, _Asked] = field(init=False, default_factory=dict)
     _bonus: tuple[int, int] | None = field(init=False, default=None)  # position, token
+    _settled: int = field(init=False, default=0)  # nothing before it is pending
 
     def __post_init__(self) -> None:
         self.tokens = np.zeros(self.size, np.int64)
         self.marks = np.full(self.size, Mark.EMPTY, np.uint8)
         self.scores = np.zeros(self.size, np.float64)
         self.confidences = np.zeros(self.size, np.float64)
-        self.features = np.zeros((self.size, FEATURE_BYTES), np.int8)
+        self.features = np.zeros((self.size, FEATURE_SIZE), np.float32)
 
     # ── What can be asked of it ───────────────────────────────────────────────────────────
 
     @property
     def settled(self) -> int:
         """The first position that waits for a verdict, or `length` when none does."""
-        waiting = np.flatnonzero(self.marks[: self.length] == Mark.PENDING)
-        return int(waiting[0]) if len(waiting) else self.length
+        while self._settled < self.length and self.marks[self._settled] != Mark.PENDING:
+            self._settled += 1
+        return self._settled
 
     @property
     def is_complete(self) -> bool:

@@ -5,17 +5,19 @@ The picture stays right whatever happens here: a lost session costs time, never 
 
 import asyncio
 import random
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_agent.asking import Asking, Result
-from edge_agent.device import Order
+from edge_agent.device import Device, Order
 from edge_agent.drafts import Backlog
 from edge_agent.picture import Picture
 from edge_agent.plan import Meter, Plan, Reason
-from edge_agent.verifier import Verifier, verdict
+from edge_agent.verifier import About, Verifier, verdict
 from fleet.errors import ProtocolError, RequestTimeout, TransportError
 from fleet.ids import GenerationId, RequestId, WorkerId, new_id
 from fleet.logs import get_logger
@@ -37,6 +39,7 @@ class Session:
         generation: GenerationId,
         order: Order,
         picture: Picture,
+        device: Device,
         plan: Plan,
     ) -> None:
         self.meter = Meter()
@@ -47,6 +50,7 @@ class Session:
         self._generation = generation
         self._order = order
         self._picture = picture
+        self._device = device
         self._plan = plan
         self._asking = Asking(verifier, self.meter)
         self._worker: WorkerId | None = None
@@ -128,12 +132,10 @@ class Session:
         if self._opening is not None:
             return
         self._opening = RequestId(new_id())
+        history = self._picture.history()
+        features = self._features(history)
         work = partial(
-            self._verifier.open,
-            self._generation,
-            self._order,
-            self._sendable(self._picture.history()),
-            self._time_left(),
+            self._verifier.open, self._about(self._opening), self._order, history, features
         )
         self._asking.ask(self._opening, work, "open")
 
@@ -150,21 +152,17 @@ class Session:
     def _verify(self, worker: WorkerId, backlog: Backlog) -> None:
         request_id = RequestId(new_id())
         self._picture.asked(request_id, backlog)
-        work = partial(
-            self._verifier.verify,
-            worker,
-            self._generation,
-            request_id,
-            self._sendable(backlog),
-            self._time_left(),
-        )
+        features = self._features(backlog)
+        work = partial(self._verifier.verify, worker, self._about(request_id), backlog, features)
         self._asking.ask(request_id, work, f"verify from {backlog.start}")
 
-    def _sendable(self, backlog: Backlog) -> Backlog:
-        """The backlog, without its interval features where the cloud would not use them."""
-        if self._order.use_features:
-            return backlog
-        return replace(backlog, features=backlog.features[:0])
+    def _about(self, request_id: RequestId) -> About:
+        return About(request_id, self._generation, self._time_left())
+
+    def _features(self, backlog: Backlog) -> NDArray[np.int8]:
+        """The interval features of a backlog's local tokens, where the cloud will use them."""
+        wanted = backlog.features if self._order.use_features else backlog.features[:0]
+        return self._device.quantise(wanted)
 
     # ── Taking ────────────────────────────────────────────────────────────────────────────
 

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.device import Order
 from edge_agent.drafts import Backlog, Verdict
-from fleet.ids import BootId, GenerationId, NodeId, RequestId, WorkerId, new_id
+from fleet.ids import BootId, GenerationId, NodeId, RequestId, WorkerId
 from fleet.protocol import topics
 from fleet.protocol.arrays import pack_features, pack_mask, pack_tokens, unpack_confidences
 from fleet.protocol.codec import encode
@@ -21,6 +22,8 @@ from fleet.protocol.messages import (
 )
 from fleet.transport.base import Transport
 from fleet.transport.calls import Answer, Calls, CallStats
+
+Features = NDArray[np.int8]  # [number of local tokens, 48]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,15 @@ class Speaker:
     node: NodeId
     boot: BootId
     family: str
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Which request, on which picture, and how many seconds the picture has left."""
+
+    request_id: RequestId
+    generation: GenerationId
+    deadline_s: float
 
 
 class Verifier:
@@ -79,7 +91,7 @@ class Verifier:
         await self._transport.wait_connected()
 
     async def open(
-        self, generation: GenerationId, order: Order, history: Backlog, deadline_s: float
+        self, about: About, order: Order, history: Backlog, features: Features
     ) -> tuple[Answer, CallStats]:
         """Asks any worker for a session.
 
@@ -88,9 +100,9 @@ class Verifier:
             TransportError: The link was down all the time.
         """
         message = GenerationOpen(
-            request_id=RequestId(new_id()),
+            request_id=about.request_id,
             boot_id=self._boot,
-            generation_id=generation,
+            generation_id=about.generation,
             family=self._family,
             caption=order.caption,
             seed=order.seed,
@@ -101,24 +113,23 @@ class Verifier:
             history=History(
                 tokens=pack_tokens(history.tokens),
                 local=pack_mask(history.local),
-                features=pack_features(history.features),
+                features=pack_features(features),
             ),
-            deadline_s=deadline_s,
+            deadline_s=about.deadline_s,
         )
         return await self._calls.call(
             topics.open_request(self._node),
             message,
-            deadline_s=min(self._patience.open_s, deadline_s),
+            deadline_s=min(self._patience.open_s, about.deadline_s),
             retry_after_s=self._patience.retry_after_s,
         )
 
     async def verify(
         self,
         worker: WorkerId,
-        generation: GenerationId,
-        request_id: RequestId,
+        about: About,
         backlog: Backlog,
-        deadline_s: float,
+        features: Features,
     ) -> tuple[Answer, CallStats]:
         """Has `worker` judge a backlog.
 
@@ -127,21 +138,21 @@ class Verifier:
             TransportError: The link was down all the time.
         """
         message = VerifyRequest(
-            request_id=request_id,
+            request_id=about.request_id,
             boot_id=self._boot,
-            generation_id=generation,
+            generation_id=about.generation,
             branch=backlog.branch,
             start=backlog.start,
             tokens=pack_tokens(backlog.tokens),
             uncertain=pack_mask(backlog.uncertain),
             local=pack_mask(backlog.local),
-            features=pack_features(backlog.features),
-            deadline_s=deadline_s,
+            features=pack_features(features),
+            deadline_s=about.deadline_s,
         )
         return await self._calls.call(
             topics.pinned_request(self._node, worker),
             message,
-            deadline_s=min(self._patience.verify_s, deadline_s),
+            deadline_s=min(self._patience.verify_s, about.deadline_s),
             retry_after_s=self._patience.retry_after_s,
         )
 

@@ -33,12 +33,11 @@ from tests.integration.cloud_hub.hub import make_hub
 from tests.integration.edge_agent.toy_hub_device import (
     CAPTION,
     PREFIX,
-    SAMPLING,
     WORDS,
     HubToyDevice,
     expected,
 )
-from tests.unit.cloud_hub.toy import cloud_only
+from tests.unit.cloud_hub.toy import SAMPLING, cloud_only
 
 Connect = Callable[[str, Will | None], AbstractAsyncContextManager[Transport]]
 POLICIES: dict[PolicyName, Policy] = {

@@ -82,7 +82,7 @@ class HubToyDrafter:
             token=token,
             score=0.9 if is_uncertain(self.order, tokens) else 0.1,
             uncertain=is_uncertain(self.order, tokens),
-            feature=np.full(FEATURE_BYTES, 1 + token, np.int8),
+            feature=np.full(FEATURE_BYTES, 1 + token, np.float32),
         )
 
 
@@ -97,6 +97,9 @@ class HubToyDevice:
 
     def begin(self, order: Order) -> HubToyDrafter:
         return HubToyDrafter(replace(order))
+
+    def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
+        return features.astype(np.int8)
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         return np.repeat(tokens.astype(np.uint8), 3).reshape(4, 4, 3)

@@ -184,7 +184,7 @@ def test_a_picture_that_falls_back_keeps_what_was_settled_and_marks_the_rest(
 def drafted(*uncertain: bool) -> Picture:
     picture = Picture(8, 10)
     for position, unsure in enumerate(uncertain):
-        picture.draft(Draft(position, 0.5, unsure, np.full(FEATURE_BYTES, position, np.int8)))
+        picture.draft(Draft(position, 0.5, unsure, np.full(FEATURE_BYTES, position, np.float32)))
     return picture
 
 
@@ -227,7 +227,7 @@ def test_verdicts_wait_for_their_turn() -> None:
         backlog = picture.backlog()
         assert backlog is not None
         picture.asked(RequestId(name), backlog)
-        picture.draft(Draft(1, 0.5, True, np.zeros(FEATURE_BYTES, np.int8)))
+        picture.draft(Draft(1, 0.5, True, np.zeros(FEATURE_BYTES)))
 
     picture.apply(RequestId("b"), answer(picture, 1, 3, corrects=False))
     assert 0 == picture.settled
@@ -243,7 +243,7 @@ def test_the_bonus_token_settles_the_next_position_without_asking() -> None:
     picture.asked(RequestId("a"), backlog)
     picture.apply(RequestId("a"), answer(picture, 1, 7, corrects=False))
 
-    picture.draft(Draft(3, 0.9, True, np.zeros(FEATURE_BYTES, np.int8)))
+    picture.draft(Draft(3, 0.9, True, np.zeros(FEATURE_BYTES)))
 
     assert 7 == picture.tokens[1]
     assert Mark.CORRECTED == picture.marks[1]
@@ -257,7 +257,7 @@ def test_the_bonus_token_never_replaces_what_the_device_trusts() -> None:
     picture.asked(RequestId("a"), backlog)
     picture.apply(RequestId("a"), answer(picture, 1, 7, corrects=False))
 
-    picture.draft(Draft(3, 0.1, False, np.zeros(FEATURE_BYTES, np.int8)))
+    picture.draft(Draft(3, 0.1, False, np.zeros(FEATURE_BYTES)))
 
     assert 3 == picture.tokens[1]
     assert Mark.LOCAL == picture.marks[1]

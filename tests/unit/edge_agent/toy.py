@@ -104,7 +104,7 @@ class ToyDrafter:
             token=device_token(self.order.seed, tokens),
             score=score(self.order, tokens),
             uncertain=is_uncertain(self.order, tokens),
-            feature=feature(tokens),
+            feature=feature(tokens).astype(np.float32),
         )
 
 
@@ -141,6 +141,9 @@ class ToyDevice:
 
     def begin(self, order: Order) -> ToyDrafter:
         return ToyDrafter(order, self.size)
+
+    def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
+        return features.astype(np.int8)
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         return np.zeros((2, 2, 3), np.uint8)
@@ -269,7 +272,7 @@ def verify_request(request_id: RequestId, backlog: Backlog) -> VerifyRequest:
         tokens=pack_tokens(backlog.tokens),
         uncertain=pack_mask(backlog.uncertain),
         local=pack_mask(backlog.local),
-        features=pack_features(backlog.features),
+        features=pack_features(backlog.features.astype(np.int8)),
         deadline_s=1,
     )
 
@@ -288,7 +291,7 @@ def open_request(request_id: str, order: Order, history: Backlog) -> GenerationO
         history=History(
             tokens=pack_tokens(history.tokens),
             local=pack_mask(history.local),
-            features=pack_features(history.features),
+            features=pack_features(history.features.astype(np.int8)),
         ),
         deadline_s=1,
     )
