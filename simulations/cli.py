@@ -1,10 +1,16 @@
 """The command line of the simulations: a demonstration, an evaluation, measurements."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fleet.process import command_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _typeshed import DataclassInstance
 
 
 @click.group()
@@ -99,3 +105,53 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         threads=threads,
     )
     run(order, cast(Stage, stage))
+
+
+@main.group()
+def bench() -> None:
+    """Measure a part of the line on this machine."""
+
+
+@bench.command()
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
+@click.option("--size", default=600, show_default=True, type=click.IntRange(1), help="Bytes.")
+@command_errors
+def transport(rounds: int, size: int) -> None:
+    """Round trips over each broker, next to a bare TCP echo."""
+    import asyncio
+
+    from simulations.bench_transport import bench as measure
+
+    _figures(asyncio.run(measure(rounds=rounds, size_bytes=size)))
+
+
+@bench.command()
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def step(rounds: int, models: Path | None) -> None:
+    """One token on the device and in the cloud, in processor time."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_step import bench as measure
+
+    _figures(measure(models or reference_path(), rounds=rounds))
+
+
+def _figures(rows: "Sequence[DataclassInstance]") -> None:
+    """Prints equal dataclasses as a table, numbers with three digits."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    cells = [asdict(row) for row in rows]
+    for name in cells[0]:
+        table.add_column(name, justify="left" if name == "subject" else "right")
+    for row in cells:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console(width=120).print(table)

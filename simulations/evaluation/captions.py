@@ -30,7 +30,7 @@ class Assignment:
         return [1_000_000 * (1 + index % GROUPS) + index for index in range(len(self.rows))]
 
 
-def test_captions(pictures: Pictures, count: int) -> Assignment:
+def chosen_captions(pictures: Pictures, count: int) -> Assignment:
     """`count` distinct captions: those of the test split, filled up with training captions.
 
     Both are drawn by the data set's weights (an emoji with skin tones counts once), without

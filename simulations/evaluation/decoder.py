@@ -191,7 +191,8 @@ class DeviceLaw:
         law = interval_law(self.logits, self.radius)
         score = torch.from_numpy(self.scores[:, SCORE_NAMES.index(method.score)])
         # Without a threshold there is no margin: 0, as the device has it.
-        bar = method.threshold if method.kind == "score" else math.nan
+        has_bar = method.kind == "score" and math.isfinite(method.threshold)
+        bar = method.threshold if has_bar else math.nan
         scalars = feature_scalars(law, torch.from_numpy(tokens), score, bar)
         features: Tensor = family.projection(scalars.nan_to_num(0.0), self.hidden)
         scale = family.feature.scale.numpy()

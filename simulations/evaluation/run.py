@@ -12,7 +12,7 @@ from fleet.models.checkpoint import load_tokenizer
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.pictures import load_pictures
 from simulations.evaluation import report
-from simulations.evaluation.captions import Assignment, search_captions, test_captions
+from simulations.evaluation.captions import Assignment, chosen_captions, search_captions
 from simulations.evaluation.family import family_version, file_version
 from simulations.evaluation.jobs import Studio, open_studio
 from simulations.evaluation.methods import SamplingRule
@@ -44,7 +44,7 @@ def evaluate(order: Order, stage: Stage) -> None:
     the sampling rules, `study` draws and compares.
     """
     pictures = load_pictures(order.work)
-    chosen = test_captions(pictures, order.pictures)
+    chosen = chosen_captions(pictures, order.pictures)
     console = Console(width=200)
     with open_studio(order.work, order.out, order.processes, order.threads) as studio:
         study = Study(studio, pictures, chosen)
