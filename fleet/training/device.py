@@ -31,6 +31,8 @@ POSITIONS_SHARE = 2
 CAPTION_DROPOUT = 0.1
 MATRIX_RATE = 0.02
 OTHER_RATE = 3e-3
+# The radius joins late and has far to go, from one half everywhere.
+RADIUS_RATE = 1e-2
 AVERAGE_DECAY = 0.995
 SAVE_EVERY_S = 60.0
 VALIDATION_PICTURES = 128
@@ -86,7 +88,7 @@ class DeviceRun:
         _take_over(model.transformer, cloud)
         muon, adam = make_optimizers(model.transformer)
         radius = [value for name, value in model.head.named_parameters() if "radius" in name]
-        adam.add_param_group({"params": radius})
+        adam.add_param_group({"params": radius, "peak": RADIUS_RATE})
         return cls(model, (muon, adam), WeightAverage(model, AVERAGE_DECAY), Budget(minutes * 60))
 
     def save(self, path: Path) -> None:
@@ -145,7 +147,7 @@ def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:
     factor = learning_rate_factor(run.budget.fraction, warm_up=0.02, decay_from=0.3)
     for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
         for group in optimizer.param_groups:
-            group["lr"] = rate * factor
+            group["lr"] = group.get("peak", rate) * factor
     run.model.train()
     center, radius = run.model(batch, withheld, positions)
     loss, figures = device_loss(
