@@ -129,20 +129,20 @@ async def _serve(settings: "HubSettings") -> None:
         )
 
         def ready() -> None:
-            for line in _introduction(hub, broker.address, trial=not settings.has_broker):
+            for line in _introduction(hub, settings, broker.address):
                 click.echo(line)
 
         await app.serve(settings, transport, hub, ready=ready)
 
 
-def _introduction(hub: "Hub", address: str, *, trial: bool) -> list[str]:
+def _introduction(hub: "Hub", settings: "HubSettings", address: str) -> list[str]:
     identity, slots = hub.identity, hub.runner.slots
-    broker = f"{address} (trial broker: this machine only, no passwords)" if trial else address
+    trial = "" if settings.has_broker else " (trial broker: this machine only, no passwords)"
     return [
         f"cloud hub {identity.hub_version}, worker {identity.worker}",
-        f"  broker    {broker}",
+        f"  broker    {address}{trial}",
         f"  database  {hub.database.name}",
         f"  models    {identity.family}, cloud model {identity.cloud_version}",
-        f"  engine    {slots} pictures at a time, {hub.runner.positions} tokens each",
+        f"  engine    {slots} pictures at a time in {settings.engine.cache_mib} MiB of KV cache",
         "ready; stop with Ctrl-C",
     ]

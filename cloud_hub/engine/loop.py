@@ -36,6 +36,7 @@ log = get_logger(__name__)
 
 _LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
 _FAILED_RETRY_S = 1.0
+_SLOT_WAIT_S = 0.5  # a picture takes about a second; asking more often frees no slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Engine:
             self.counters.evicted += session is not None and len(self._sessions) == before
         if session is None:
             if isinstance(request, Opening):
-                return Full(self._scheduler.retry_after_s)
+                return Full(max(self._scheduler.retry_after_s, _SLOT_WAIT_S))
             return Denied(Reason.UNKNOWN_SESSION)
         session.waiting[request.request_id] = self._deadline(request, now)
         task = Task(request, session, reply, queued_at=now)
