@@ -27,6 +27,9 @@ CHECK_EVERY_S = 480.0
 VALIDATION_PICTURES = 256
 # The schedule: the rate stays at its peak for this share of the time, then falls to zero.
 DECAY_FROM = 0.35
+# Up to this share of the time pictures are shifted and shrunken too; the rest, at falling rates,
+# sees them as they are, so that the last thing learned is what shall be drawn.
+VARIED_UNTIL = 0.65
 
 
 def cloud_config(n_word: int) -> TransformerConfig:
@@ -121,7 +124,7 @@ def train_cloud(
 def train_step(run: CloudRun, examples: Examples, seed: int) -> float:
     """Take one step on a batch that only seed and step number decide; return its loss."""
     rng = np.random.default_rng((seed, run.step))
-    batch = examples.draw(BATCH, rng)
+    batch = examples.draw(BATCH, rng, varied=run.budget.fraction < VARIED_UNTIL)
     withheld = torch.from_numpy(rng.random(BATCH) < CAPTION_DROPOUT)
     factor = learning_rate_factor(run.budget.fraction, warm_up=0.01, decay_from=DECAY_FROM)
     for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):

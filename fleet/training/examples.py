@@ -44,16 +44,19 @@ class Examples:
         """Return the size of the caption vocabulary."""
         return len(self.vocabulary)
 
-    def draw(self, size: int, rng: np.random.Generator) -> Batch:
-        """Draw training pictures by weight; a few words become the unknown word."""
+    def draw(self, size: int, rng: np.random.Generator, *, varied: bool = True) -> Batch:
+        """Draw training pictures by weight, with a word replaced by the unknown word now and then.
+
+        With `varied` any variant of a picture is drawn, without it the picture itself.
+        """
         rows = self.pictures.rows("train")
         weight = self.pictures.weight[rows].astype(np.float64)
         chosen = rng.choice(rows, size, p=weight / weight.sum())
         captions = self.captions[chosen]
         dropped = (rng.random(captions.shape) < WORD_DROPOUT) & (captions != PAD_ID)
         captions = np.where(dropped, UNKNOWN_ID, captions)
-        tokens = self.tokens[chosen, rng.integers(0, VARIANTS, size)]
-        return _batch(tokens, captions)
+        variants = rng.integers(0, VARIANTS, size) * varied
+        return _batch(self.tokens[chosen, variants], captions)
 
     def take(self, split: str, count: int) -> Batch:
         """Return up to `count` pictures of a split, evenly spread, without augmentation."""
