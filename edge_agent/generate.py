@@ -28,6 +28,7 @@ WithoutCloud = Literal["complete", "fail"]
 FIRST_STEP_S = 0.002  # guess of a device step, until some are measured
 RESERVE_S = 0.3  # for decoding the image and answering
 SAFETY = 1.5
+REPORT_S = 0.05  # between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,11 @@ class _Desk:
     rows: int = 0
 
     def chunk(self, plan: Plan, session: Session | None) -> None:
-        """Drafts until there is something to send, news, or no room; runs in a thread."""
+        """Drafts until there is something to send, news, or no room.
+
+        Runs in a thread, so that the link is served meanwhile: onnxruntime lets go of the
+        interpreter, and handing over costs 0.05 ms, 1% of a chunk of eight steps (measured).
+        """
         begun = time.perf_counter()
         for _ in range(plan.chunk):
             if not self.picture.may_draft(plan.window) or (session and session.has_news):
@@ -128,6 +133,7 @@ class Generation:
     meter: Meter = field(init=False, default_factory=Meter)
     fallback: Reason = field(init=False, default="")
     detail: str = field(init=False, default="")
+    _next_report: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.device.size, self.device.vocab_size)
@@ -219,6 +225,11 @@ class Generation:
             self._tell(None)
 
     def _tell(self, session: Session | None) -> None:
+        """Reports now and then, and at the end: a report costs more than a device step."""
+        now = time.monotonic()
+        if now < self._next_report and not self.picture.is_complete:
+            return
+        self._next_report = now + REPORT_S
         self.report(
             Progress(
                 settled=self.picture.settled,

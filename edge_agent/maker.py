@@ -5,7 +5,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, cast
 
 from edge_agent.device import Device, Order
@@ -65,7 +64,6 @@ class Maker:
         around: Around,
     ) -> None:
         self.pictures = 0
-        self.settled = 0  # tokens of the present picture
         self._device = device
         self._manifest = device.manifest
         self._defaults = defaults
@@ -73,6 +71,12 @@ class Maker:
         self._around = around
         self._turn = asyncio.Lock()
         self._waiting = 0
+        self._present: Generation | None = None
+
+    @property
+    def settled(self) -> int:
+        """Final tokens of the picture that is being made, or of the last one."""
+        return self._present.picture.settled if self._present else 0
 
     @property
     def is_working(self) -> bool:
@@ -103,16 +107,12 @@ class Maker:
                 self._device,
                 self._plan(max(SHORTEST_DEADLINE_S, deadline_s - waited)),
                 wish.without_cloud or self._defaults.without_cloud,
-                partial(self._tell, report),
+                report.progress,
             )
-            self.settled = 0
+            self._present = generation
             outcome = await generation.run(self._verifier)
             self.pictures += 1
         return outcome, await self._around.keep(outcome)
-
-    def _tell(self, report: Report, progress: Progress) -> None:
-        self.settled = progress.settled
-        report.progress(progress)
 
     @asynccontextmanager
     async def _place(self, report: Report) -> AsyncIterator[None]:

@@ -76,8 +76,8 @@ class Picture:
 
     @property
     def tally(self) -> Tally:
-        """Positions by how they were decided, so far."""
-        counts = np.bincount(self.marks[: self.length], minlength=len(Mark))
+        """Settled positions by how they were decided."""
+        counts = np.bincount(self.marks[: self.settled], minlength=len(Mark))
         return Tally(
             prefix=int(counts[Mark.PREFIX]),
             local=int(counts[Mark.LOCAL]),
