@@ -11,27 +11,13 @@ from torch import Tensor, nn
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection
 from fleet.models.interval_head import IntervalHead, feature_scalars, interval_law, scores
-from fleet.models.onnx_operations import EXACT_OPERATIONS
+from fleet.models.onnx_operations import OPERATIONS, kth_largest
 from fleet.models.transformer import Transformer
 
 OPSET = 20
 
 CAPTION_INPUTS = ("caption",)
 CAPTION_OUTPUTS = ("value", "log_n", "start")
-STEP_INPUTS = (
-    "token",
-    "position",
-    "cache",
-    "value",
-    "log_n",
-    "start",
-    "noise",
-    "temperature",
-    "guidance",
-    "top_k",
-    "score",
-    "threshold",
-)
 STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden")
 DECODER_INPUTS = ("tokens",)
 DECODER_OUTPUTS = ("picture",)
@@ -78,8 +64,8 @@ class StepGraph(nn.Module):
         self,
         token: Tensor,  # i64 [1], the token at position - 1; ignored at position 0
         position: Tensor,  # i64 [1], the position that is drawn
-        cache: Tensor,  # [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim]
-        value: Tensor,  # [L, 2, H, head_dim]
+        cache: list[Tensor],  # keys and values of each layer [2 (with, without caption), H, T, hd]
+        value: Tensor,  # [L, 2, H, hd]
         log_n: Tensor,  # [1]
         start: Tensor,  # [2, D]
         noise: Tensor,  # [V]
@@ -106,7 +92,7 @@ class StepGraph(nn.Module):
         return rows, drawn, said[0], feature[0], hidden[0]
 
     def _backbone(
-        self, token: Tensor, past: Tensor, cache: Tensor, value: Tensor, log_n: Tensor
+        self, token: Tensor, past: Tensor, cache: list[Tensor], value: Tensor, log_n: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [2, D] and new rows of the token at position `past`."""
         model = self.transformer
@@ -116,8 +102,9 @@ class StepGraph(nn.Module):
         for layer, block in enumerate(model.blocks):
             q, k, v = block.project(x, rotation)  # [2, H, 1, head_dim]
             rows.append(torch.stack([k[:, :, 0], v[:, :, 0]]))
-            condition = value[layer][:, :, None]
-            x = block.finish(x, _attend(q, (k, v, condition), cache[layer], past, log_n))
+            new = (k, v, value[layer][:, :, None])
+            before = (cache[2 * layer], cache[2 * layer + 1])
+            x = block.finish(x, _attend(q, new, before, past, log_n))
         return model.norm(x)[:, 0], torch.stack(rows)
 
 
@@ -152,16 +139,18 @@ def export_decoder(tokenizer: ImageTokenizer, tokens: int) -> bytes:
     return _export(DecoderGraph(tokenizer), example, DECODER_OUTPUTS)
 
 
-def step_example(transformer: Transformer) -> dict[str, Tensor]:
+def step_example(transformer: Transformer) -> dict[str, Tensor | list[Tensor]]:
     """Return inputs of the step graph, all of the right shape and type."""
     config = transformer.config
     heads = (config.n_head, config.head_dim)
-    cache = (config.n_layer, 2, 2, config.n_head, config.n_token, config.head_dim)
     # No tensor twice: the exporter takes one that comes again for the same input.
     return {
         "token": torch.ones(1, dtype=torch.int64),
         "position": torch.ones(1, dtype=torch.int64),
-        "cache": torch.zeros(cache),
+        "cache": [
+            torch.zeros(2, config.n_head, config.n_token, config.head_dim)
+            for _ in range(2 * config.n_layer)
+        ],
         "value": torch.zeros(config.n_layer, 2, *heads),
         "log_n": torch.zeros(1),
         "start": torch.zeros(2, config.dim),
@@ -175,17 +164,22 @@ def step_example(transformer: Transformer) -> dict[str, Tensor]:
 
 
 def _attend(
-    q: Tensor, new: tuple[Tensor, Tensor, Tensor], cache: Tensor, past: Tensor, log_n: Tensor
+    q: Tensor,  # [2, H, 1, hd]
+    new: tuple[Tensor, Tensor, Tensor],  # key and value of the token, value of the condition
+    cache: tuple[Tensor, Tensor],  # [2, H, T, hd]
+    past: Tensor,  # [1]
+    log_n: Tensor,  # [1]
 ) -> Tensor:
-    """Mix values [2, H, 1, head_dim] over the condition, the token itself and those before.
+    """Mix values [2, H, 1, hd] over the condition, the token itself and those before.
 
-    Keys stay as they lie in the cache: the product is keys times query, so nothing is transposed.
+    Keys and values stay as they lie in the cache: the product is keys times query, so nothing is
+    transposed or copied.
     """
     k, v, condition = new
     q = q * q.shape[-1] ** -0.5
     own = (q * k).sum(dim=-1, keepdim=True)  # [2, H, 1, 1]
     before = (cache[0] @ q.transpose(2, 3)).transpose(2, 3)  # [2, H, 1, T]
-    unseen = torch.arange(cache.shape[3], device=q.device) >= past
+    unseen = torch.arange(cache[0].shape[2], device=q.device) >= past
     before = before.masked_fill(unseen, float("-inf"))
     bias = log_n.expand_as(own)
     weights = torch.cat([bias, own, before], dim=-1).softmax(dim=-1)
@@ -201,13 +195,23 @@ def _sharpen(logits: Tensor, temperature: Tensor, top_k: Tensor) -> Tensor:
     """Return logits [1, V] over the temperature, -inf outside the top k; ties are kept."""
     scaled = logits / temperature
     size = logits.shape[-1]
-    kept = torch.where(top_k > 0, top_k, size).clamp(max=size)
-    ordered = scaled.sort(dim=-1, descending=True).values
-    least = ordered.gather(-1, (kept - 1)[None])
-    return scaled.masked_fill(scaled < least, float("-inf"))
+    is_cut = (top_k > 0) & (top_k < size)
+    least = kth_largest(scaled, torch.where(is_cut, top_k, 1))
+    return scaled.masked_fill(is_cut & (scaled < least), float("-inf"))
 
 
-def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, ...]) -> bytes:
+def _input_names(inputs: Mapping[str, Tensor | list[Tensor]]) -> list[str]:
+    """Return the names of all inputs; those of a list are numbered."""
+    names = []
+    for name, value in inputs.items():
+        count = len(value) if isinstance(value, list) else 0
+        names += [f"{name}_{index}" for index in range(count)] or [name]
+    return names
+
+
+def _export(
+    graph: nn.Module, inputs: Mapping[str, Tensor | list[Tensor]], outputs: tuple[str, ...]
+) -> bytes:
     with TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
         # torch's exporter uses what torch itself has deprecated.
         warnings.simplefilter("ignore", FutureWarning)
@@ -215,11 +219,11 @@ def _export(graph: nn.Module, inputs: Mapping[str, Tensor], outputs: tuple[str, 
         program = torch.onnx.export(
             graph.eval(),
             tuple(inputs.values()),
-            input_names=list(inputs),
+            input_names=_input_names(inputs),
             output_names=list(outputs),
             opset_version=OPSET,
             dynamo=True,
-            custom_translation_table=EXACT_OPERATIONS,
+            custom_translation_table=OPERATIONS,
             verbose=False,
         )
         assert program is not None

@@ -37,7 +37,8 @@ class DeviceState:
         cache: [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim].
         noise: [T, V], the shared Gumbel noise of the picture's seed.
         filled: How many cells hold the rows of the picture's tokens.
-        inputs: The step graph's inputs that stay the same for the whole picture, and `cache`.
+        inputs: The step graph's inputs that stay the same for the whole picture, and views of
+            `cache`: keys and values of each layer.
     """
 
     cache: Floats
@@ -89,7 +90,7 @@ class DeviceModel:
             cache=cache,
             noise=gumbel(seed, np.arange(manifest.tokens), manifest.vocab_size),
             inputs={
-                "cache": cache,
+                **{f"cache_{i}": rows for i, rows in enumerate(cache.reshape(-1, *shape[2:]))},
                 "value": value,
                 "log_n": log_n,
                 "start": start,
