@@ -30,6 +30,9 @@ from edge_agent.generate import Progress, WithoutCloud
 from edge_agent.maker import Wish
 from edge_agent.settings import PolicyName
 from fleet.errors import AddressInUseError, FleetError, InvalidInputError
+from fleet.logs import get_logger
+
+log = get_logger(__name__)
 
 EVENT_LIMIT = 32
 STEP_S = 0.1  # between two steps told
@@ -181,6 +184,10 @@ async def _stream(make: Make, wish: Wish) -> AsyncIterator[str]:
             last = ("made", made.model_dump_json())
         except FleetError as error:
             last = ("error", json.dumps(_error(error)))
+        except Exception:  # one picture's bug must not end the others
+            log.exception("picture failed", caption=wish.caption)
+            bug = FleetError("the picture failed by a bug: the agent's log has the traceback")
+            last = ("error", json.dumps(_error(bug)))
         await events.queue.put(last)
 
     task = asyncio.create_task(work(), name="picture for a caller")

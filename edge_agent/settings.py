@@ -8,10 +8,18 @@ from pydantic_settings import SettingsConfigDict
 
 from fleet.prediction import ScoreName
 from fleet.settings import Section, Settings
-from fleet.transport.broker import BrokerSettings
+from fleet.transport.broker import BrokerSettings, Seconds
 
 PolicyName = Literal["ciar", "verify-all", "device-only"]
 WithoutCloud = Literal["complete", "fail"]
+
+
+class AgentBrokerSettings(BrokerSettings):
+    """The hub's broker. A device comes back sooner than a server would: somebody may wait."""
+
+    reconnect_cap_s: Seconds = Field(
+        10.0, description="longest wait before a try; raise it for thousands of devices"
+    )
 
 
 class NodeSettings(Section):
@@ -108,7 +116,7 @@ class AgentSettings(Settings):
     public_key: Path | None = Field(
         default=None, description="key of whoever signs bundles; unset: the shipped family's"
     )
-    broker: BrokerSettings = BrokerSettings()
+    broker: AgentBrokerSettings = AgentBrokerSettings()
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
     outbox: OutboxSettings = OutboxSettings()

@@ -19,7 +19,7 @@ from edge_agent.device import Device, Order
 from edge_agent.endpoint import HOST, Endpoint, find
 from edge_agent.settings import AgentSettings, GenerationSettings
 from edge_agent.station import open_station
-from fleet.errors import CapacityError, InvalidInputError, TransportError
+from fleet.errors import CapacityError, FleetError, InvalidInputError, TransportError
 from fleet.protocol import topics
 from fleet.protocol.codec import decode
 from fleet.protocol.messages import NodeStatus
@@ -34,9 +34,13 @@ CAPTION = "a toy"
 class TokenDevice(ToyDevice):
     """Its picture shows the tokens, so that a caller can be told which they are."""
 
+    fails = False
+
     def decode(self, tokens: NDArray[Any]) -> NDArray[Any]:
         import numpy as np
 
+        if self.fails:
+            raise RuntimeError("a bug")
         return np.concatenate([tokens, [0, 0, 0]]).astype(np.uint8).reshape(3, 3, 3)
 
 
@@ -215,6 +219,18 @@ def _hang_up(endpoint: Endpoint) -> None:
     response.readline()
     response.close()
     connection.close()
+
+
+async def test_a_bug_in_one_picture_does_not_end_the_agent(tmp_path: Path) -> None:
+    broker = MemoryBroker()
+    device = TokenDevice()
+    device.fails = True
+
+    async with toy_cloud(broker), running(broker, settings(tmp_path), device) as client:
+        with pytest.raises(FleetError, match="log has the traceback"):
+            await asyncio.to_thread(client.generate, CAPTION)
+        device.fails = False
+        assert (await asyncio.to_thread(client.generate, CAPTION)).tokens == 24
 
 
 async def test_the_address_is_for_the_user_only_and_goes_with_the_agent(tmp_path: Path) -> None:
