@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from cloud_hub import nodes, presence, recording
@@ -20,9 +21,18 @@ from cloud_hub.settings import EngineSettings, HubSettings
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database
 from cloud_hub.verification import Service
-from fleet.ids import BootId, WorkerId, new_id
+from fleet.errors import BundleError
+from fleet.ids import BootId, ModelVersion, WorkerId, new_id
 from fleet.logs import get_logger
-from fleet.models.bundle import CLOUD_FOLDER, VOCABULARY, reference_path
+from fleet.models.bundle import (
+    CLOUD_FOLDER,
+    DEVICE_FOLDER,
+    MANIFEST,
+    PUBLIC_KEY,
+    VOCABULARY,
+    Bundle,
+    reference_path,
+)
 from fleet.models.caption import CaptionVocabulary
 from fleet.protocol import topics
 from fleet.transport.base import Transport
@@ -46,7 +56,7 @@ def open_hub(settings: HubSettings) -> Hub:
     """Loads the model and opens the database; blocks for a second or two. Close the database.
 
     Raises:
-        BundleError: The cloud model is incomplete or of another format.
+        BundleError: The cloud model is incomplete, of another format, or not its bundle's.
         StoreError: The database is of another revision, or cannot be used.
         InvalidInputError: The memory for the KV cache holds no picture.
     """
@@ -107,6 +117,7 @@ def _load(settings: HubSettings, database: Database) -> Hub:
         set_threads(settings.engine.threads)
     folder = settings.model or reference_path() / CLOUD_FOLDER
     model = CloudModel.load(folder, settings.engine.device)
+    _check_pair(folder, model.version)
     runner = TorchRunner(model, slots_in(model, settings.engine.cache_mib))
     vocabulary = CaptionVocabulary.load(folder / VOCABULARY)
     identity = presence.Identity(
@@ -125,6 +136,23 @@ def _load(settings: HubSettings, database: Database) -> Hub:
         vocabulary=vocabulary,
     )
     return Hub(identity, service, runner, database)
+
+
+def _check_pair(folder: Path, version: ModelVersion) -> None:
+    """Holds a cloud model against the signed device bundle beside it, where there is one.
+
+    Raises:
+        BundleError: The bundle was made with another cloud model, or is not what was signed.
+    """
+    bundle = folder.parent / DEVICE_FOLDER
+    if not (bundle / MANIFEST).exists():
+        return
+    wanted = Bundle.open(bundle, folder.parent / PUBLIC_KEY).manifest.cloud_version
+    if wanted != version:
+        raise BundleError(
+            f"the cloud model in {folder} is {version}, but the bundle beside it was made with"
+            f" {wanted}: fetch both again"
+        )
 
 
 def _engine(settings: EngineSettings, runner: Runner) -> Engine:
