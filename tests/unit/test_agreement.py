@@ -123,10 +123,11 @@ class Step:
         }
         manifest = bundle.manifest
         pair, heads = (manifest.layers, 2), (manifest.heads, manifest.head_dim)
+        cells = (2, manifest.heads, manifest.tokens, manifest.head_dim)
         self.inputs: dict[str, NDArray[Any]] = {
             "token": single(0, np.int64),
             "position": single(0, np.int64),
-            "cache": np.zeros((*pair, 2, heads[0], manifest.tokens, heads[1]), np.float32),
+            **{f"cache_{index}": np.zeros(cells, np.float32) for index in range(2 * pair[0])},
             "value": np.zeros((*pair, *heads), np.float32),
             "log_n": single(0.0),
             "start": np.ones((2, manifest.width), np.float32),
