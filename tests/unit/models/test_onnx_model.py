@@ -32,7 +32,7 @@ from fleet.protocol.messages import Sampling
 from fleet.training.export_bundle import Family, Release, export_family
 from tests.unit.models.tiny_family import CAPTIONS, CODES, GRID, THRESHOLDS, write_work
 
-pytestmark = pytest.mark.timeout(1500)  # exporting takes its time
+pytestmark = pytest.mark.timeout(300)  # exporting takes its time
 
 TOKENS = GRID * GRID
 SAMPLING = Sampling(temperature=1, top_k=0, guidance=2)
