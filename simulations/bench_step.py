@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fleet.decoding.accept import Policy
+from fleet.decoding.accept import verify_all
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.onnx_model import DeviceModel
 from fleet.models.spans import Span
@@ -60,7 +60,7 @@ def _device_times(models: Path, rounds: int) -> list[float]:
         device.vocabulary.encode(CAPTION),
         seed=1,
         sampling=manifest.sampling,
-        policy=Policy(manifest.score, manifest.threshold),
+        policy=verify_all(),
     )
     token = -1
 

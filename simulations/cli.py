@@ -67,10 +67,10 @@ _SCORES = ("uncertainty", "rejection_bound", "entropy", "one_minus_max", "spread
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
 @click.option(
     "--stage",
-    type=click.Choice(["real", "search", "study", "all"]),
+    type=click.Choice(["real", "search-device", "search-cloud", "study", "all"]),
     default="all",
     show_default=True,
-    help="What depends on the data only; the choice of sampling rules; the comparison.",
+    help="What depends on the data only; a choice of sampling rules; the comparison.",
 )
 @command_errors
 def evaluate(  # noqa: PLR0913  # one parameter an option

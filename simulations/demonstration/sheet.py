@@ -12,7 +12,7 @@ from simulations.demonstration import palette
 from simulations.demonstration.pictures import DECISIONS, ToldPicture, score_range
 
 ZOOM = 4
-MAP = 112
+MAP = 108
 GAP = 12
 PAD = 14
 MARGIN = 40
@@ -138,12 +138,12 @@ class _Sheet:
             ("uncertainty", palette.ramp_pixels((np.log10(told.scores) - low) / (high - low))),
             ("who decided", palette.decision_pixels(told.decisions)),
         )
-        step = self._side - MAP - 16
+        step = self._side - MAP - 18
         for index, (name, pixels) in enumerate(maps):
             top = y + index * step
             self._text((x, top - 1), name, 12, palette.QUIET)
             cells = Image.fromarray(pixels).resize((MAP, MAP), Image.Resampling.NEAREST)
-            self._image.paste(cells, (x, top + 16))
+            self._image.paste(cells, (x, top + 18))
 
     def _text(
         self, at: tuple[int, int], text: str, size: int, colour: palette.Rgb = palette.INK

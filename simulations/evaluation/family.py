@@ -22,7 +22,7 @@ from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
 from fleet.models.spans import SpanEngine
 
-_FILES = ("cloud.pt", "device.pt", "tokenizer.pt")
+FILES = ("cloud.pt", "device.pt", "tokenizer.pt", "adapter.pt")
 _DECODE_BATCH = 32
 
 
@@ -30,7 +30,7 @@ _DECODE_BATCH = 32
 class Family:
     """Cloud and device model with all that stands between captions and pictures."""
 
-    version: str  # hash of the models, without the adapter
+    version: str  # hash of the checkpoints
     cloud: SpanEngine
     device: SpanEngine
     parts: DeviceParts
@@ -82,7 +82,7 @@ def load_family(work: Path) -> Family:
     for module in (cloud, feature, tokenizer):
         module.half().float()
     return Family(
-        version=family_version(work),
+        version=models_version(work),
         cloud=SpanEngine(cloud),
         device=SpanEngine(parts.transformer),
         parts=parts,
@@ -93,9 +93,9 @@ def load_family(work: Path) -> Family:
     )
 
 
-def family_version(work: Path) -> str:
-    """A hash of the models in a training folder; the adapter, which comes last, has its own."""
-    versions = [file_version(work / name) for name in _FILES]
+def models_version(work: Path, names: tuple[str, ...] = FILES) -> str:
+    """A hash of checkpoints in a training folder."""
+    versions = [file_version(work / name) for name in names]
     return hashlib.sha256("".join(versions).encode()).hexdigest()[:12]
 
 

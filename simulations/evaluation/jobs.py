@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from simulations.evaluation.captions import Assignment
 from simulations.evaluation.decoder import decode
 from simulations.evaluation.efficientnet import EfficientNetLite0, load_network, picture_features
-from simulations.evaluation.family import Family, family_version, file_version, load_family
+from simulations.evaluation.family import Family, load_family, models_version
 from simulations.evaluation.methods import Method
 
 CHUNK: Final = 40  # pictures; a multiple of the number of groups
@@ -56,8 +56,6 @@ class Studio:
         self._pool = pool
         self._work = work
         self._folder = folder
-        self._version = family_version(work)
-        self._adapter = file_version(work / "adapter.pt")
         self._progress = progress
 
     def draw(self, plan: Sequence[tuple[Method, int]], assignment: Assignment) -> list[Sample]:
@@ -85,12 +83,8 @@ class Studio:
         for start in range(0, count, CHUNK):
             end = min(start + CHUNK, count)
             captions, seeds = assignment.captions[start:end], assignment.seeds[start:end]
-            folder = self._folder / self._version / self._subfolder(method)
+            folder = self._folder / f"{method.key}-{models_version(self._work, method.models)}"
             yield Job(method, tuple(captions), tuple(seeds), folder / f"{start:05}-{end:05}.npz")
-
-    def _subfolder(self, method: Method) -> str:
-        """Pictures with interval features depend on the adapter, too."""
-        return f"{method.key}-{self._adapter}" if method.use_features else method.key
 
     def _run(self, jobs: list[Job]) -> None:
         names = dict.fromkeys(job.method.name for job in jobs)
@@ -110,7 +104,7 @@ class Studio:
 def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Iterator[Studio]:
     """Worker processes on the family in `work`, with a progress bar a method.
 
-    Chunks lie below `folder`, under the family's version: other weights, other chunks.
+    Each method's chunks lie in a folder of its settings and of the models it needs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns = (

@@ -54,6 +54,16 @@ class Method:
         text = json.dumps(asdict(replace(self, name="")), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The checkpoints that its pictures depend on."""
+        match self.kind:
+            case "cloud" | "device":
+                return (f"{self.kind}.pt", "tokenizer.pt")
+            case "score" | "random":
+                adapter = ("adapter.pt",) if self.use_features else ()
+                return ("cloud.pt", "device.pt", "tokenizer.pt", *adapter)
+
     def asks(self, position: int, scores: NDArray[np.floating], seeds: list[int]) -> Verify:
         """Where the cloud is asked at `position`, from scores [B, 5] and the pictures' seeds."""
         match self.kind:

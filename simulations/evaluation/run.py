@@ -12,14 +12,14 @@ from fleet.models.checkpoint import load_tokenizer
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.pictures import load_pictures
 from simulations.evaluation import report
-from simulations.evaluation.captions import Assignment, chosen_captions, search_captions
-from simulations.evaluation.family import family_version, file_version
+from simulations.evaluation.captions import chosen_captions, search_captions
+from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
 from simulations.evaluation.methods import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
 from simulations.evaluation.study import Plan, Row, Shipped, Study
 
-Stage = Literal["real", "search", "study", "all"]
+Stage = Literal["real", "search-device", "search-cloud", "study", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Order:
 def evaluate(order: Order, stage: Stage) -> None:
     """Runs one stage, or all of them.
 
-    `real` computes what depends on the data set and the image tokenizer only, `search` chooses
-    the sampling rules, `study` draws and compares.
+    `real` computes what depends on the data set and the image tokenizer only, the searches
+    choose the sampling rules, `study` draws and compares.
     """
     pictures = load_pictures(order.work)
     chosen = chosen_captions(pictures, order.pictures)
@@ -49,31 +49,31 @@ def evaluate(order: Order, stage: Stage) -> None:
     with open_studio(order.work, order.out, order.processes, order.threads) as studio:
         study = Study(studio, pictures, chosen)
         if stage in {"real", "all"}:
-            _real(order, study, chosen)
-        if stage in {"search", "all"}:
-            _search(order, studio, study, chosen)
+            _real(order, study)
+        for which in ("device", "cloud"):
+            if stage in {f"search-{which}", "all"}:
+                _search(order, studio, study, which)
         if stage not in {"study", "all"}:
             return
-        rows = _real(order, study, chosen) + _study(order, study)
+        rows = _real(order, study) + _study(order, study)
         plan = _plan(order)
-        report.write_json(order.out / "evaluation.json", plan, rows, family_version(order.work))
+        report.write_json(order.out / "evaluation.json", plan, rows, models_version(order.work))
         (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
         report.write_sheet(order.out / "evaluation.png", chosen.captions, study.sheet())
     console.print(report.table(rows))
 
 
-def _real(order: Order, study: Study, chosen: Assignment) -> list[Row]:
+def _real(order: Order, study: Study) -> list[Row]:
     path = order.work / "tokenizer.pt"
-    others = search_captions(load_pictures(order.work), order.pictures, chosen)
+    others = search_captions(study.pictures, order.pictures // 2, study.assignment)
     return study.real_rows(others, load_tokenizer(path), file_version(path))
 
 
-def _search(order: Order, studio: Studio, study: Study, chosen: Assignment) -> None:
-    pictures = load_pictures(order.work)
-    assignment = search_captions(pictures, order.searched, chosen)
-    real = study.real_features()
-    tables = {which: search(studio, which, assignment, real) for which in ("device", "cloud")}
-    save_search(_search_path(order), tables)
+def _search(order: Order, studio: Studio, study: Study, which: str) -> None:
+    assignment = search_captions(study.pictures, order.searched, study.assignment)
+    save_search(
+        _search_path(order), which, search(studio, which, assignment, study.real_features())
+    )
 
 
 def _study(order: Order, study: Study) -> list[Row]:
@@ -86,7 +86,7 @@ def _plan(order: Order) -> Plan:
 
 
 def _search_path(order: Order) -> Path:
-    return order.out / family_version(order.work) / "search.json"
+    return order.out / "search.json"
 
 
 def shipped_policy(models: Path) -> Shipped:

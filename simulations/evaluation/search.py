@@ -20,8 +20,8 @@ MAKERS: dict[str, Callable[[SamplingRule], Method]] = {
 }
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("guidance", (1.0, 1.5, 2.0, 3.0)),
-    ("temperature", (0.8, 0.9)),
+    ("guidance", (1.0, 2.0, 3.0)),
+    ("temperature", (0.7, 0.8, 0.9)),
     ("top_k", (64, 256)),
 )
 
@@ -45,13 +45,10 @@ def search(
     return sorted(found.items(), key=lambda item: item[1])
 
 
-def save_search(path: Path, tables: dict[str, list[tuple[SamplingRule, float]]]) -> None:
-    """Write the rules tried for each model, best first, as JSON."""
-    content = {
-        which: [{**asdict(rule), "kernel_distance": distance} for rule, distance in table]
-        for which, table in tables.items()
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save_search(path: Path, which: str, table: list[tuple[SamplingRule, float]]) -> None:
+    """Write the rules tried for one model, best first, beside those of the other."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    content[which] = [{**asdict(rule), "kernel_distance": distance} for rule, distance in table]
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -59,11 +56,13 @@ def best_rules(path: Path) -> dict[str, SamplingRule]:
     """The best rule of each model in a file that `save_search` wrote.
 
     Raises:
-        InvalidInputError: There is no such file.
+        InvalidInputError: A model was not searched yet.
     """
-    if not path.exists():
-        raise InvalidInputError(f"no search result at {path}: run `evaluate --search` first")
-    tables = json.loads(path.read_text(encoding="utf-8"))
+    tables = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if missing := MAKERS.keys() - tables.keys():
+        raise InvalidInputError(
+            f"{path} holds no rule for {' and '.join(sorted(missing))}: run the search stage first"
+        )
     return {which: _rule(table[0]) for which, table in tables.items()}
 
 

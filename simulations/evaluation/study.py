@@ -89,8 +89,8 @@ class Study:
 
     def __init__(self, studio: Studio, pictures: Pictures, assignment: Assignment) -> None:
         self._studio = studio
-        self._pictures = pictures
-        self._assignment = assignment
+        self.pictures = pictures
+        self.assignment = assignment
         self._real_pictures = pictures.pixels[assignment.rows]
         features = self.real_features()
         self._standard = Standard.of(features)
@@ -105,7 +105,7 @@ class Study:
 
     def real_features(self) -> NDArray[np.float32]:
         """Features [N, 1280] of the captions' own pictures."""
-        return self._studio.features(self._real_pictures, f"real-{len(self._assignment.rows)}")
+        return self._studio.features(self._real_pictures, f"real-{len(self.assignment.rows)}")
 
     def run(self, plan: Plan) -> list[Row]:
         """Draw what is missing, and return the table."""
@@ -117,10 +117,10 @@ class Study:
             (best_device, plan.pictures),
             (ceiling, plan.others),
         ]
-        ciar, cloud, device, reference = self._studio.draw(first, self._assignment)
+        ciar, cloud, device, reference = self._studio.draw(first, self.assignment)
         self._drawn = {"cloud-only": cloud, "CIAR": ciar, "device-only": device}
         matched = equal_calls(plan.shipped, ciar, plan.scores)
-        samples = self._studio.draw([(each, plan.others) for each in matched], self._assignment)
+        samples = self._studio.draw([(each, plan.others) for each in matched], self.assignment)
         self._drawn |= {each.name: sample for each, sample in zip(matched, samples, strict=True)}
         rows = [
             self.row(best_cloud, cloud, reference),
@@ -135,9 +135,9 @@ class Study:
 
     def real_rows(self, others: Assignment, tokenizer: ImageTokenizer, version: str) -> list[Row]:
         """What real pictures score: those of other captions, and the same through the tokenizer."""
-        foreign = self._pictures.pixels[others.rows]
-        passed = through_tokenizer(tokenizer, self._real_pictures)
-        count = len(self._assignment.rows)
+        foreign = self.pictures.pixels[others.rows]
+        some = self._real_pictures[: len(foreign)]
+        passed = through_tokenizer(tokenizer, some)
         return [
             self._real_row(
                 "real pictures of other captions",
@@ -145,8 +145,8 @@ class Study:
             ),
             self._real_row(
                 "the same pictures through the tokenizer",
-                self._studio.features(passed, f"tokenizer-{version}-{count}"),
-                pixel_distance(passed, self._real_pictures),
+                self._studio.features(passed, f"tokenizer-{version}-{len(passed)}"),
+                pixel_distance(passed, some),
             ),
         ]
 
@@ -162,8 +162,8 @@ class Study:
             corrected=None,
             kernel=self._kernel_distance(made),
             kernel_held_out=None,
-            frechet=frechet_distance(self._real, made),
-            coverage=precision_recall(self._real, made),
+            frechet=frechet_distance(self._real[: len(made)], made),
+            coverage=precision_recall(self._real[: len(made)], made),
             pixels=pixels,
         )
 
@@ -171,7 +171,7 @@ class Study:
         """The figures of one method's sample."""
         count = len(sample)
         made = self._standard.apply(sample.features)
-        held_out = self._assignment.held_out
+        held_out = self.assignment.held_out
         return Row(
             name=method.name,
             sampling=str(method.sampling),
@@ -186,7 +186,7 @@ class Study:
         )
 
     def _kernel_distance(self, made: Features) -> Estimate:
-        groups = self._assignment.groups[: len(made)]
+        groups = self.assignment.groups[: len(made)]
         rng = np.random.default_rng(0)
         return kernel_distance(self._real, made, groups=groups, subset=SUBSET, rng=rng)
 
