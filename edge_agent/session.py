@@ -55,6 +55,7 @@ class Session:
         self._asking = Asking(verifier, self.meter)
         self._worker: WorkerId | None = None
         self._opening: RequestId | None = None
+        self._had_link = False  # at any time since the picture began
         self._draining = False
         self._failures = 0
         self._hold_until = 0.0
@@ -84,6 +85,7 @@ class Session:
 
     def push(self) -> None:
         """Sends whatever may be sent now."""
+        self._had_link = self._had_link or self._verifier.is_connected
         if self._picture.alone or self._now() < self._hold_until:
             return
         if not self._verifier.is_connected:
@@ -110,7 +112,7 @@ class Session:
     @property
     def patience_ends(self) -> float:
         """Loop time at which waiting for a silent cloud is over."""
-        if not self.was_opened and not self._verifier.is_connected:
+        if not self._had_link:
             return self._started + self._plan.start_patience_s
         return self._heard + self._plan.outage_patience_s
 

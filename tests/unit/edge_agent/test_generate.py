@@ -171,6 +171,22 @@ async def test_a_broker_that_comes_back_costs_time_only() -> None:
     assert "" == outcome.fallback
 
 
+async def test_a_broker_that_goes_while_the_picture_is_opened_is_waited_for_too() -> None:
+    broker = MemoryBroker()
+
+    async with toy_cloud(broker) as hub, verifier(broker, QUICK) as cloud:
+        hub.spoil = lambda answer: (0.2, answer)
+        making = asyncio.create_task(made(order(5), cloud))
+        while not hub.hub.opened:
+            await asyncio.sleep(0.005)
+        broker.stop()
+        await asyncio.sleep(2 * PLAN.start_patience_s)
+        broker.start()
+        outcome = await making
+
+    assert stop_and_wait(order(5), 24) == tokens(outcome)
+
+
 async def test_without_a_broker_the_device_finishes_alone_and_says_so() -> None:
     broker = MemoryBroker()
     broker.stop()
