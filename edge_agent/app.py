@@ -46,11 +46,12 @@ class Agent:
 
     async def counts(self) -> Counts:
         """What a heartbeat counts."""
-        return Counts(self.maker.pictures, await self.delivery.size())
+        return Counts(self.maker.pictures, await self.delivery.spool())
 
     async def status(self) -> dict[str, Any]:
         """What the agent is and sees, as JSON."""
         around, hub = self.surroundings, self.surroundings.hub
+        spool = await self.delivery.spool()
         return {
             "node": self.station.node,
             "boot": self.station.boot,
@@ -73,7 +74,9 @@ class Agent:
             "pictures": self.maker.pictures,
             "is_working": self.maker.is_working,
             "waiting": self.maker.waiting,
-            "outbox_records": await self.delivery.size(),
+            "outbox_records": spool.records,
+            "outbox_lost": spool.lost,
+            "outbox_stripped": spool.stripped,
             "advice": around.advice,
         }
 

@@ -9,7 +9,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from edge_agent.outbox import Outbox, Spooled
+from edge_agent.outbox import Outbox, Spool, Spooled
 from fleet.errors import OutputError, ProtocolError, TransportError
 from fleet.ids import BootId, NodeId
 from fleet.logs import get_logger
@@ -42,6 +42,7 @@ class Delivery:
         self._transport = transport
         self._node = node
         self._resend_s = resend_s
+        self._spool = Spool(0, 0, 0)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -60,16 +61,20 @@ class Delivery:
             self._wake.set()
         return ""
 
-    async def size(self) -> int:
-        """Records that wait for a receipt."""
-        async with self._lock:
-            return await asyncio.to_thread(len, self._outbox)
+    async def spool(self) -> Spool:
+        """How the spool stands, or stood when it could last be read."""
+        try:
+            async with self._lock:
+                self._spool = await asyncio.to_thread(self._outbox.state)
+        except OutputError as error:
+            log.warning("spool not read", reason=str(error))
+        return self._spool
 
     async def flush(self, deadline_s: float) -> bool:
         """Waits until all records are confirmed, at most `deadline_s`; whether they are."""
         try:
             async with asyncio.timeout(deadline_s):
-                while await self.size():
+                while (await self.spool()).records:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
@@ -130,11 +135,15 @@ class Delivery:
 
     async def _take_older(self, boot: BootId) -> None:
         """Receipts come to the inbox of the boot that made the record."""
-        async with self._lock:
-            older = [each for each in await asyncio.to_thread(self._outbox.boots) if each != boot]
-        if not older:
+        try:
+            async with self._lock:
+                boots = await asyncio.to_thread(self._outbox.boots)
+        except OutputError as error:
+            log.warning("spool not read", reason=str(error))
             return
-        inboxes = [topics.inbox(self._node, each) for each in older]
+        inboxes = [topics.inbox(self._node, each) for each in boots if each != boot]
+        if not inboxes:
+            return
         async with self._transport.subscribe(*inboxes, qos=0, limit=RECEIPT_LIMIT) as arrivals:
             async for inbound in arrivals:
                 try:

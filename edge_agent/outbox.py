@@ -3,7 +3,7 @@
 A record leaves on the hub's receipt. `put` returns after the record is on disk (WAL,
 synchronous=FULL), so a kill or a power cut loses none. The spool is bounded; when it is full,
 the per-token arrays of the oldest records go first, and only when no record has any left the
-oldest records themselves, counted in `lost`. When the disk is full a record waits in memory
+oldest records themselves; both are counted. When the disk is full a record waits in memory
 (at most `MEMORY_LIMIT`) and is written as soon as there is room.
 """
 
@@ -44,6 +44,15 @@ class Limits:
 
     max_bytes: int
     max_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """How the spool stands."""
+
+    records: int  # that wait for a receipt, in memory or on disk
+    lost: int  # records dropped unconfirmed, for want of room
+    stripped: int  # records that lost their per-token arrays, for want of room
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +150,16 @@ class Outbox:
             rows = self._db.execute("SELECT DISTINCT boot_id FROM record").fetchall()
         return [BootId(boot) for (boot,) in rows]
 
-    def __len__(self) -> int:
+    def state(self) -> Spool:
+        """What waits, and what had to go since the spool was made.
+
+        Raises:
+            OutputError: The spool cannot be read.
+        """
         with self._sentences():
             (count,) = self._db.execute("SELECT count(*) FROM record").fetchone()
-        return int(count) + len(self._memory)
-
-    @property
-    def lost(self) -> int:
-        """Records that were dropped unconfirmed since the spool was made, for want of room."""
-        return self._counter("lost")
-
-    @property
-    def stripped(self) -> int:
-        """Records whose per-token arrays were dropped, for want of room."""
-        return self._counter("stripped")
+            rows: dict[str, int] = dict(self._db.execute("SELECT name, value FROM counter"))
+        return Spool(count + len(self._memory), rows.get("lost", 0), rows.get("stripped", 0))
 
     # ── Inside a transaction ──────────────────────────────────────────────────────────────
 
@@ -201,11 +206,6 @@ class Outbox:
         )
 
     # ── Beside it ─────────────────────────────────────────────────────────────────────────
-
-    def _counter(self, name: str) -> int:
-        with self._sentences():
-            row = self._db.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
-        return int(row[0]) if row else 0
 
     def _take_number(self, boot: BootId) -> int:
         """Numbers a boot's records from 1; a boot id is made anew at each start."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
+from edge_agent.outbox import Spool
 from edge_agent.station import Station, agent_version
 from fleet.errors import TransportError
 from fleet.ids import ModelVersion
@@ -34,7 +35,10 @@ class Counts:
     """What a heartbeat counts."""
 
     pictures: int
-    outbox_records: int
+    spool: Spool
+
+
+NOTHING = Counts(0, Spool(0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Presence:
     def will(self) -> Will:
         """What the broker says when the link dies without a goodbye."""
         topic = topics.node_state(self.station.node)
-        return Will(topic, encode(self._status("lost", 0, 0)), WILL_DELAY_S)
+        return Will(topic, encode(self._status("lost", NOTHING)), WILL_DELAY_S)
 
     async def run(
         self, transport: Transport, heartbeat_s: float, counts: Callable[[], Awaitable[Counts]]
@@ -56,10 +60,7 @@ class Presence:
         """Says "ready" at each new link and at each heartbeat, until cancelled."""
         while True:
             await transport.wait_connected()
-            now = await counts()
-            await self._publish(
-                transport, self._status("ready", now.pictures, now.outbox_records, facts())
-            )
+            await self._publish(transport, self._status("ready", await counts(), facts()))
             try:
                 async with asyncio.timeout(heartbeat_s * random.uniform(1 - JITTER, 1 + JITTER)):
                     await transport.wait_connected(False)
@@ -68,11 +69,8 @@ class Presence:
 
     async def goodbye(self, transport: Transport, counts: Callable[[], Awaitable[Counts]]) -> None:
         """Says "stopped", where the link still stands."""
-        now = await counts()
         if transport.is_connected:
-            await self._publish(
-                transport, self._status("stopped", now.pictures, now.outbox_records)
-            )
+            await self._publish(transport, self._status("stopped", await counts(), facts()))
 
     async def _publish(self, transport: Transport, status: NodeStatus) -> None:
         try:
@@ -84,17 +82,19 @@ class Presence:
             log.info("status not published", state=status.state)
 
     def _status(
-        self, state: State, pictures: int, outbox_records: int, more: dict[str, str] | None = None
+        self, state: State, counts: Counts, machine: dict[str, str] | None = None
     ) -> NodeStatus:
+        spool = counts.spool
+        lost = {"outbox_lost": str(spool.lost), "outbox_stripped": str(spool.stripped)}
         return NodeStatus(
             boot_id=self.station.boot,
             state=state,
             agent_version=agent_version(),
             device_version=self.device_version,
             family=self.family,
-            facts=more or {},
-            pictures=pictures,
-            outbox_records=outbox_records,
+            facts={**(machine or {}), **(lost if spool.lost or spool.stripped else {})},
+            pictures=counts.pictures,
+            outbox_records=spool.records,
             at=time.time(),
         )
 

@@ -115,7 +115,7 @@ def status_lines(status: dict[str, Any]) -> str:
         f"broker    {broker['address']}: {link} for {_ago(now - broker['since'])}",
         f"hub       {_hub(hub, now)}",
         f"pictures  {status['pictures']} made, {_at_work(status)}",
-        f"outbox    {status['outbox_records']} records wait for the hub's receipt",
+        f"outbox    {_spool(status)}",
     ]
     if status["advice"]:
         lines.append(f"to do     {status['advice']}")
@@ -132,6 +132,15 @@ def _at_work(status: dict[str, Any]) -> str:
     if not status["is_working"]:
         return "none in the making"
     return f"one in the making, {status['waiting']} waiting"
+
+
+def _spool(status: dict[str, Any]) -> str:
+    parts = [f"{status['outbox_records']} records wait for the hub's receipt"]
+    if status["outbox_stripped"]:
+        parts.append(f"{status['outbox_stripped']} lost their per-token arrays for want of room")
+    if status["outbox_lost"]:
+        parts.append(f"{status['outbox_lost']} were dropped for want of room")
+    return "; ".join(parts)
 
 
 def _ago(seconds: float) -> str:

@@ -204,7 +204,7 @@ async def test_records_made_without_a_hub_arrive_when_there_is_one(
 ) -> None:
     async with joined(link, tmp_path) as running:
         await made(running, "device-only", 1)
-        assert 1 == await running.delivery.size()
+        assert 1 == (await running.delivery.spool()).records
     async with serving(link, make_hub(database)), joined(link, tmp_path) as running:
         assert await running.delivery.flush(15)
 

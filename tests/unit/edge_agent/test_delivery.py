@@ -57,7 +57,7 @@ async def test_without_a_receipt_the_record_is_sent_again_and_kept(tmp_path: Pat
         await delivery.put(toy_record())
         await until(lambda: cloud.deliveries >= 3)
 
-        assert 1 == await delivery.size()
+        assert 1 == (await delivery.spool()).records
         assert not await delivery.flush(0.05)
         cloud.gives_receipts = True
         assert await delivery.flush(5)
@@ -84,8 +84,30 @@ async def test_what_was_made_without_a_broker_is_sent_when_it_is_there(tmp_path:
         broker.stop()
         for _ in range(40):
             await delivery.put(toy_record())
-        assert 40 == await delivery.size()
+        assert 40 == (await delivery.spool()).records
         broker.start()
         assert await delivery.flush(5)
 
     assert 40 == len(cloud.records)
+
+
+async def test_a_disk_that_takes_nothing_is_a_sentence_and_the_record_follows_later(
+    tmp_path: Path,
+) -> None:
+    broker = MemoryBroker()
+    transport = broker.connect("node")
+
+    with Outbox(tmp_path / "o", LIMITS) as outbox:
+        delivery = Delivery(outbox, transport, NodeId(NODE), 0.05)
+        outbox._db.execute("PRAGMA query_only = ON")
+        sentence = await delivery.put(toy_record())
+        outbox._db.execute("PRAGMA query_only = OFF")
+
+        async with toy_cloud(broker) as cloud, Calls(transport, topics.inbox(NODE, BOOT)) as calls:
+            task = asyncio.create_task(delivery.run(calls, BOOT))
+            assert await delivery.flush(5)
+            task.cancel()
+            await asyncio.wait([task])
+
+    assert "pictures are made all the same" in sentence
+    assert 1 == len(cloud.records)

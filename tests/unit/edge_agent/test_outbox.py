@@ -46,9 +46,9 @@ def test_a_record_stays_until_its_receipt(path: Path) -> None:
     with Outbox(path, ROOMY) as outbox:
         outbox.put(toy_record())
     with Outbox(path, ROOMY) as outbox:
-        assert 1 == len(outbox)
+        assert 1 == outbox.state().records
         assert 1 == outbox.drop(BootId("boot"), [1])
-        assert 0 == len(outbox)
+        assert 0 == outbox.state().records
 
 
 def test_a_receipt_for_something_else_drops_nothing(outbox: Outbox) -> None:
@@ -56,7 +56,7 @@ def test_a_receipt_for_something_else_drops_nothing(outbox: Outbox) -> None:
 
     assert 0 == outbox.drop(BootId("other"), [1])
     assert 0 == outbox.drop(BootId("boot"), [2, 77])
-    assert 1 == len(outbox)
+    assert 1 == outbox.state().records
 
 
 def test_pending_gives_the_oldest_first_and_leaves_out_what_it_is_told(outbox: Outbox) -> None:
@@ -86,8 +86,8 @@ def test_too_many_bytes_cost_the_arrays_of_the_oldest_first(path: Path) -> None:
         assert records[0].scores == b""
         assert records[-1].scores != b""
         assert 7 == records[0].local
-        assert outbox.stripped >= 1
-        assert 0 == outbox.lost
+        assert outbox.state().stripped >= 1
+        assert 0 == outbox.state().lost
 
 
 def test_when_no_arrays_are_left_the_oldest_records_go_and_are_counted(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_when_no_arrays_are_left_the_oldest_records_go_and_are_counted(path: Pat
             outbox.put(toy_record(arrays=10))
 
         assert [3, 4, 5] == [spooled.sequence for spooled in outbox.pending(9)]
-        assert 2 == outbox.lost
+        assert 2 == outbox.state().lost
 
 
 def test_a_record_larger_than_the_spool_stays_alone(path: Path) -> None:
@@ -117,11 +117,11 @@ def test_a_full_disk_is_a_sentence_and_the_record_is_written_when_there_is_room(
 
         with pytest.raises(OutputError, match="free some space"):
             _fill(outbox)
-        waiting = len(outbox)
+        waiting = outbox.state().records
         outbox._db.execute("PRAGMA max_page_count = 100000")
         outbox.flush()
 
-        assert waiting == len(outbox) == len(outbox.pending(100))
+        assert waiting == outbox.state().records == len(outbox.pending(100))
         numbers = [spooled.sequence for spooled in outbox.pending(100)]
         assert list(range(1, waiting + 1)) == numbers
 
@@ -138,7 +138,7 @@ def test_memory_is_bounded_while_the_disk_is_full(path: Path) -> None:
             with pytest.raises(OutputError):
                 outbox.put(toy_record())
 
-        assert MEMORY_LIMIT == len(outbox)
+        assert MEMORY_LIMIT == outbox.state().records
 
 
 def test_a_file_that_is_no_spool_is_refused_with_its_name(path: Path) -> None:
