@@ -196,5 +196,8 @@ def _assemble(
         return await links.delivery.put(record)
 
     surroundings = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
-    maker = Maker(device, wishes, verifier, Around(keep, surroundings.link_down_s))
+    around = Around(
+        keep, surroundings.link_down_s, lambda: surroundings.hub_absent_s(verifier.heard_at)
+    )
+    maker = Maker(device, wishes, verifier, around)
     return Agent(station, device.manifest, maker, links.delivery, surroundings)

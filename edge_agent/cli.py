@@ -73,13 +73,20 @@ def run(config: Path | None) -> None:
     type=click.Choice(["ciar", "verify-all", "device-only"]),
     help="Which tokens the cloud is asked about. Default: the agent's setting.",
 )
-@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), help="Seconds.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="For this picture, waiting for others included. Default: the agent's setting.",
+)
 @click.option(
     "--without-cloud",
     type=click.Choice(["complete", "fail"]),
     help="What to do when the cloud cannot help in time. Default: the agent's setting.",
 )
-@click.option("--scale", type=click.IntRange(1, 32), default=4, show_default=True)
+@click.option(
+    "--scale", type=click.IntRange(1, 32), default=4, show_default=True, help="Enlargement."
+)
 @click.option("--pixels", is_flag=True, help="Enlarge without smoothing.")
 @click.option("--json", "as_json", is_flag=True, help="Say what happened as JSON.")
 @_config

@@ -14,7 +14,7 @@ from edge_agent.settings import AgentSettings, PolicyName
 from fleet import errors
 from fleet.errors import FleetError, TransportError
 
-CONNECT_S = 2.0
+STATUS_S = 10.0
 SILENCE_S = 20.0  # the agent says something at least every five seconds
 
 
@@ -72,7 +72,7 @@ class EdgeClient:
         Raises:
             NoAgentError: No agent runs on the state folder.
         """
-        with self._asking("GET", "/v1/status", None, CONNECT_S) as response:
+        with self._asking("GET", "/v1/status", None, STATUS_S) as response:
             found: dict[str, Any] = json.loads(response.read())
             return found
 
@@ -93,6 +93,10 @@ class EdgeClient:
             try:
                 connection.request(method, path, body, _headers(endpoint))
                 response = connection.getresponse()
+            except TimeoutError as error:
+                raise TransportError(
+                    f"the agent does not answer within {silence_s:g} s: look at its log"
+                ) from error
             except (OSError, http.client.HTTPException) as error:
                 raise self._gone() from error
             if response.status in {401, 404}:

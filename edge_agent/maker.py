@@ -50,7 +50,8 @@ class Around:
     """What the maker needs of the rest of the agent."""
 
     keep: Callable[[Outcome], Awaitable[str]]  # spools the record; "" or what went wrong
-    link_down_s: Callable[[], float]
+    link_down_s: Callable[[], float]  # for how long there has been no broker
+    hub_absent_s: Callable[[], float]  # for how long there has been no sign of a hub
 
 
 class Maker:
@@ -175,12 +176,14 @@ class Maker:
 
     def _plan(self, deadline_s: float) -> Plan:
         defaults = self._defaults
+        patience = defaults.start_patience_s
+        outage = defaults.outage_patience_s - self._around.hub_absent_s()
         return Plan(
             deadline_s=deadline_s,
             window=defaults.window,
             in_flight=defaults.in_flight,
             chunk=defaults.chunk,
-            # Whoever has waited for the broker once does not wait again for each picture.
-            start_patience_s=max(0.0, defaults.start_patience_s - self._around.link_down_s()),
-            outage_patience_s=defaults.outage_patience_s,
+            # What has been gone for long is not waited for again at each picture.
+            start_patience_s=max(0.0, patience - self._around.link_down_s()),
+            outage_patience_s=max(min(patience, defaults.outage_patience_s), outage),
         )

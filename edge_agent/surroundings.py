@@ -37,6 +37,22 @@ class Surroundings:
             tasks.create_task(self._follow_link(transport), name="follow the link")
             tasks.create_task(self._follow_hub(transport), name="follow the hub")
 
+    def take(self, message: object) -> None:
+        """Takes a hub's status; anything else is not for here."""
+        if not isinstance(message, HubStatus):
+            return
+        was_up = self.hub is not None and self.hub.up
+        self.hub = message
+        if not message.up:
+            self.worker_is_down(message.worker)
+        if message.up != was_up:
+            self.hub_since = time.time()
+            self.announce(
+                f"hub {message.worker} is up: {message.family}, cloud model {message.cloud_version}"
+                if message.up
+                else f"hub {message.worker} is down"
+            )
+
     async def _follow_link(self, transport: Transport) -> None:
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
@@ -64,31 +80,25 @@ class Surroundings:
                 except ProtocolError as error:
                     log.warning("hub status dropped", reason=str(error))
                 else:
-                    self._take(message)
+                    self.take(message)
                 inbound.ack()
 
     def _link(self, is_up: bool, sentence: str) -> None:
         self.link_is_up, self.link_since = is_up, time.time()
         self.announce(sentence)
 
-    def _take(self, message: object) -> None:
-        if not isinstance(message, HubStatus):
-            return
-        was_up = self.hub is not None and self.hub.up
-        self.hub = message
-        if not message.up:
-            self.worker_is_down(message.worker)
-        if message.up != was_up:
-            self.hub_since = time.time()
-            self.announce(
-                f"hub {message.worker} is up: {message.family}, cloud model {message.cloud_version}"
-                if message.up
-                else f"hub {message.worker} is down"
-            )
-
     def link_down_s(self) -> float:
         """For how long there has been no broker; 0 while there is one."""
         return 0.0 if self.link_is_up else max(0.0, time.time() - self.link_since)
+
+    def hub_absent_s(self, heard_at: float) -> float:
+        """For how long there has been no sign of a hub; 0 while one is up.
+
+        Of several hubs the last one to come or go is known, so an answer counts as a sign too.
+        """
+        if self.hub is not None and self.hub.up:
+            return 0.0
+        return max(0.0, time.time() - max(self.hub_since, heard_at))
 
     @property
     def advice(self) -> str:

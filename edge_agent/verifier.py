@@ -1,5 +1,6 @@
 """The cloud as one picture sees it: open a session, have backlogs judged, close."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fleet.protocol.messages import (
     VerifyResponse,
 )
 from fleet.transport.base import Transport
-from fleet.transport.calls import Answer, Calls, CallStats
+from fleet.transport.calls import Answer, Calls, CallStats, Request
 
 Features = NDArray[np.int8]  # [number of local tokens, 48]
 
@@ -65,6 +66,7 @@ class Verifier:
         self._boot = speaker.boot
         self._family = speaker.family
         self._patience = patience
+        self.heard_at = 0.0  # seconds since the epoch: the last answer of any worker
         self._listeners: set[Callable[[WorkerId], None]] = set()
 
     def worker_is_down(self, worker: WorkerId) -> None:
@@ -117,12 +119,8 @@ class Verifier:
             ),
             deadline_s=about.deadline_s,
         )
-        return await self._calls.call(
-            topics.open_request(self._node),
-            message,
-            deadline_s=min(self._patience.open_s, about.deadline_s),
-            retry_after_s=self._patience.retry_after_s,
-        )
+        topic = topics.open_request(self._node)
+        return await self._call(topic, message, min(self._patience.open_s, about.deadline_s))
 
     async def verify(
         self,
@@ -149,12 +147,8 @@ class Verifier:
             features=pack_features(features),
             deadline_s=about.deadline_s,
         )
-        return await self._calls.call(
-            topics.pinned_request(self._node, worker),
-            message,
-            deadline_s=min(self._patience.verify_s, about.deadline_s),
-            retry_after_s=self._patience.retry_after_s,
-        )
+        topic = topics.pinned_request(self._node, worker)
+        return await self._call(topic, message, min(self._patience.verify_s, about.deadline_s))
 
     async def close(self, worker: WorkerId, generation: GenerationId) -> None:
         """Lets `worker` free the session; it is not answered.
@@ -165,6 +159,16 @@ class Verifier:
         message = GenerationClose(boot_id=self._boot, generation_id=generation)
         topic = topics.pinned_request(self._node, worker)
         await self._transport.publish(topic, encode(message), qos=0)
+
+    async def _call(
+        self, topic: str, request: Request, deadline_s: float
+    ) -> tuple[Answer, CallStats]:
+        retry_after_s = self._patience.retry_after_s
+        answer = await self._calls.call(
+            topic, request, deadline_s=deadline_s, retry_after_s=retry_after_s
+        )
+        self.heard_at = time.time()
+        return answer
 
 
 def verdict(response: VerifyResponse) -> Verdict:

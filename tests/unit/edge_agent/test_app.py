@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
+from edge_agent import client as client_module
 from edge_agent.answer import Made, Step
 from edge_agent.app import presence_of, run
 from edge_agent.client import EdgeClient, NoAgentError
@@ -265,6 +267,20 @@ def test_the_file_of_a_dead_agent_is_seen_through(tmp_path: Path, left: str) -> 
 
     with pytest.raises(NoAgentError):
         EdgeClient(tmp_path).status()
+
+
+def test_an_agent_that_hangs_is_not_taken_for_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "STATUS_S", 0.1)
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        (tmp_path / "api.json").write_text(json.dumps({"port": port, "token": "t", "pid": 1}))
+
+        with pytest.raises(TransportError, match="does not answer") as raised:
+            EdgeClient(tmp_path).status()
+
+    assert not isinstance(raised.value, NoAgentError)
 
 
 async def test_presence_says_ready_and_stopped(tmp_path: Path) -> None:
