@@ -52,8 +52,8 @@ class Made(BaseModel):
 
     @property
     def local_share(self) -> float:
-        """Tokens that the device made and kept, unverified ones included."""
-        return (self.local + self.unverified) / self.tokens
+        """Tokens that the device made and trusted."""
+        return self.local / self.tokens
 
 
 class Step(BaseModel):
@@ -77,7 +77,7 @@ def step_of(progress: Progress) -> Step:
         state="making",
         settled=progress.settled,
         tokens=progress.tokens,
-        local=progress.tally.local + progress.tally.unverified,
+        local=progress.tally.local,
         corrected=progress.tally.corrected,
         round_trips=progress.round_trips,
         trouble=progress.trouble,
