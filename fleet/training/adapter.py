@@ -1,6 +1,6 @@
 """Training of the interval feature: the cloud learns how far to trust each local token."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +10,17 @@ from torch import Tensor
 from fleet.models.checkpoint import DeviceParts, load_checkpoint, load_weights, save_checkpoint
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
 from fleet.models.interval_head import feature_scalars, interval_law, scores
-from fleet.models.transformer import Transformer
+from fleet.models.transformer import Transformer, guide
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
 from fleet.training.examples import Batch, Examples
 from fleet.training.losses import divergence
+from fleet.training.sampling import SamplingRule, sample
 
 BATCH = 16
 RATE = 2e-3
+# Guidance adds the feature to rows without caption too, so some are trained on.
+WITHHELD_SHARE = 0.3
 CHECK_BATCHES = 4
 SAVE_EVERY_S = 60.0
 
@@ -29,6 +32,7 @@ class LocalPolicy:
     score: ScoreName
     threshold: float
     prefix: int
+    sampling: SamplingRule
 
     def decide(self, all_scores: Tensor) -> Tensor:
         """Return where tokens stay local [B, T], from scores [B, T, 5]."""
@@ -42,6 +46,7 @@ class Drift:
     """A history in which local tokens are the device's draws, and what the device said of them."""
 
     clean: Batch
+    withheld: Tensor  # [B], where the cloud sees no caption
     tokens: Tensor  # [B, T]
     local: Tensor  # [B, T]
     scalars: Tensor  # [B, T, 16]
@@ -69,19 +74,26 @@ class AdapterRun:
         return cls(cloud.requires_grad_(False), device, codes, policy, projection, feature)
 
     @torch.no_grad()
-    def drift(self, batch: Batch, generator: torch.Generator) -> Drift:
-        """Replace the local tokens of clean histories by draws of the device."""
-        hidden, _ = self.device.transformer(batch.tokens[:, :-1], batch.captions)
+    def drift(self, batch: Batch, withheld: Tensor, generator: torch.Generator) -> Drift:
+        """Replace the local tokens of clean histories by guided draws of the device."""
+        hidden = self.device.transformer.hidden(batch.tokens[:, :-1], batch.captions)
         center, radius = self.device.head(hidden)
+        center = self._guided(batch, center)
         law = interval_law(center, radius)
         all_scores = scores(law, self.codes)
         local = self.policy.decide(all_scores)
-        flat = center.softmax(dim=-1).flatten(0, 1)
-        drawn = torch.multinomial(flat, 1, generator=generator).view_as(batch.tokens)
-        tokens = torch.where(local, drawn, batch.tokens)
+        drawn = sample(center.flatten(0, 1), self.policy.sampling, generator)
+        tokens = torch.where(local, drawn.view_as(batch.tokens), batch.tokens)
         score = all_scores[..., SCORE_NAMES.index(self.policy.score)]
         scalars = feature_scalars(law, tokens, score, self.policy.threshold)
-        return Drift(batch, tokens, local, scalars, hidden)
+        return Drift(batch, withheld, tokens, local, scalars, hidden)
+
+    def _guided(self, batch: Batch, center: Tensor) -> Tensor:
+        if self.policy.sampling.guidance <= 1:
+            return center
+        everywhere = torch.ones(len(batch.tokens), dtype=torch.bool)
+        _, without = self.device.transformer(batch.tokens[:, :-1], batch.captions, everywhere)
+        return guide(center, without, self.policy.sampling.guidance)
 
     def features(self, drift: Drift) -> Tensor:
         """Return the features [B, T, 48] before quantisation, zero where the token is not local."""
@@ -92,11 +104,11 @@ class AdapterRun:
         """Return the mean KL divergence from the cloud's law on the clean history."""
         clean, captions = drift.clean.tokens[:, :-1], drift.clean.captions
         with torch.no_grad():
-            target = self.cloud(clean, captions)[1].softmax(dim=-1)
+            target = self.cloud(clean, captions, drift.withheld)[1].softmax(dim=-1)
         added = None
         if switched_on:
             added = self.feature(self.feature.quantised(self.features(drift)))[:, :-1]
-        _, logits = self.cloud(drift.tokens[:, :-1], captions, None, added)
+        _, logits = self.cloud(drift.tokens[:, :-1], captions, drift.withheld, added)
         return divergence(target, logits.log_softmax(dim=-1)).mean()
 
     def parameters(self) -> list[Tensor]:
@@ -110,7 +122,7 @@ class AdapterRun:
             "feature": self.feature.state_dict(),
             "cloud_dim": self.cloud.config.dim,
             "device_dim": self.device.transformer.config.dim,
-            "policy": {"score": self.policy.score, "threshold": self.policy.threshold},
+            "policy": asdict(self.policy),
         }
         save_checkpoint(path, {**payload, **progress})
 
@@ -159,7 +171,8 @@ def check_adapter(run: AdapterRun, examples: Examples) -> dict[str, float]:
     for tokens, captions in zip(
         batch.tokens.split(BATCH), batch.captions.split(BATCH), strict=True
     ):
-        drift = run.drift(Batch(tokens, captions), generator)
+        withheld = torch.arange(len(tokens)) < WITHHELD_SHARE * len(tokens)
+        drift = run.drift(Batch(tokens, captions), withheld, generator)
         off.append(run.loss(drift, switched_on=False))
         on.append(run.loss(drift))
     return {"kl_off": float(torch.stack(off).mean()), "kl_on": float(torch.stack(on).mean())}
@@ -168,7 +181,8 @@ def check_adapter(run: AdapterRun, examples: Examples) -> dict[str, float]:
 def _drift(run: AdapterRun, examples: Examples, seed: tuple[int, int]) -> Drift:
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    return run.drift(examples.draw(BATCH, rng), generator)
+    withheld = torch.from_numpy(rng.random(BATCH) < WITHHELD_SHARE)
+    return run.drift(examples.draw(BATCH, rng, varied=False), withheld, generator)
 
 
 def _choose_scale(run: AdapterRun, examples: Examples, seed: int) -> None:

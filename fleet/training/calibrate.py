@@ -1,7 +1,7 @@
 """Thresholds for a budget of cloud calls, and the figures of the pair on validation pictures."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,23 +35,29 @@ class Pair:
     codes: Tensor
 
 
-def calibrate(work: Path, pair: Pair, examples: Examples, seed: int, bar: Bar) -> None:
-    """Write `calibration.json` and `metrics.json`."""
+def calibrate(
+    work: Path, pair: Pair, examples: Examples, sampling: SamplingRule, seed: int, bar: Bar
+) -> None:
+    """Write `calibration.json` and `metrics.json`; the guidance of `sampling` is one of several."""
     cloud, device, codes = pair.cloud, pair.device, pair.codes
     half = CAPTIONS // 2
     drawn = [examples.take(split, half).captions for split in ("train", "validation")]
     thresholds = {}
-    for index, guidance in enumerate(GUIDANCES):
-        bar.show(index / (len(GUIDANCES) + 1), f"guidance {guidance:g}")
-        seen = free_running_scores(device, codes, torch.cat(drawn), guidance, seed)
+    guidances = sorted({*GUIDANCES, sampling.guidance})
+    for index, guidance in enumerate(guidances):
+        bar.show(index / (len(guidances) + 1), f"guidance {guidance:g}")
+        rule = replace(sampling, guidance=guidance)
+        seen = free_running_scores(device, codes, torch.cat(drawn), rule, seed)
         quantiles = np.quantile(seen, 1 - CALL_SHARE, axis=0)
         thresholds[f"{guidance:g}"] = dict(zip(SCORE_NAMES, map(float, quantiles), strict=True))
-    bar.show(len(GUIDANCES) / (len(GUIDANCES) + 1), "validation")
+    bar.show(len(guidances) / (len(guidances) + 1), "validation")
     calibration = {
         "call_budget": CALL_BUDGET,
         "prefix_share": PREFIX_SHARE,
         "call_share": CALL_SHARE,
         "captions": 2 * half,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
         "thresholds": thresholds,
     }
     _write(work / "calibration.json", calibration)
@@ -60,7 +66,7 @@ def calibrate(work: Path, pair: Pair, examples: Examples, seed: int, bar: Bar) -
 
 
 def free_running_scores(
-    device: DeviceParts, codes: Tensor, captions: Tensor, guidance: float, seed: int
+    device: DeviceParts, codes: Tensor, captions: Tensor, rule: SamplingRule, seed: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Return the scores [N, 5] of the tokens after the prefix of pictures drawn by the device."""
     prefix = int(PREFIX_SHARE * device.transformer.config.n_token)
@@ -71,7 +77,7 @@ def free_running_scores(
             seen.append(scores(interval_law(logits, device.head.radius(hidden)), codes))
 
     generator = torch.Generator().manual_seed(seed)
-    draw_images(device.transformer, captions, SamplingRule(guidance), generator, watch)
+    draw_images(device.transformer, captions, rule, generator, watch)
     return torch.stack(seen).flatten(0, 1).double().numpy()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fleet.prediction import SCORE_NAMES
+from fleet.prediction import SCORE_NAMES, ScoreName
 
 Command = Callable[..., Any]
 
@@ -23,6 +23,17 @@ _seed = click.option("--seed", type=int, default=1, show_default=True, help="See
 def _minutes(default: float) -> Callable[[Command], Command]:
     text = "Time to spend; a stage that was stopped goes on with what is left of it."
     return click.option("--minutes", type=float, default=default, show_default=True, help=text)
+
+
+def _sampling(command: Command) -> Command:
+    """Add the options of the sampling a family is released with."""
+    for name, default, text in (
+        ("--top-k", 0, "Codes kept; 0 keeps all."),
+        ("--temperature", 0.8, "Divides the logits."),
+        ("--guidance", 2.0, "Weight of the caption; 1 is none."),
+    ):
+        command = click.option(name, default=default, show_default=True, help=text)(command)
+    return command
 
 
 @click.group()
@@ -115,14 +126,17 @@ def device(work: Path, minutes: float, seed: int) -> None:
 @_work
 @_minutes(6)
 @_seed
-def adapter(work: Path, minutes: float, seed: int) -> None:
+@_sampling
+@click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
+def adapter(work: Path, minutes: float, seed: int, score: ScoreName, **sampling: Any) -> None:
     """Train the interval feature on drifted histories; run calibrate first."""
     from fleet.training.adapter import train_adapter
     from fleet.training.budget import progress_bar
     from fleet.training.examples import load_examples
+    from fleet.training.sampling import SamplingRule
     from fleet.training.stages import start_adapter
 
-    run = start_adapter(work)
+    run = start_adapter(work, score, SamplingRule(**sampling))
     with progress_bar("adapter") as bar:
         train_adapter(work, load_examples(work), run, minutes, seed, bar)
 
@@ -130,13 +144,15 @@ def adapter(work: Path, minutes: float, seed: int) -> None:
 @main.command()
 @_work
 @_seed
-def calibrate(work: Path, seed: int) -> None:
+@_sampling
+def calibrate(work: Path, seed: int, **sampling: Any) -> None:
     """Choose the thresholds for the call budget, and measure the pair on validation pictures."""
     from fleet.training.budget import progress_bar
+    from fleet.training.sampling import SamplingRule
     from fleet.training.stages import run_calibration
 
     with progress_bar("calibrate") as bar:
-        run_calibration(work, seed, bar)
+        run_calibration(work, SamplingRule(**sampling), seed, bar)
 
 
 @main.command()
@@ -167,22 +183,20 @@ def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int)
     help="Private key that signs the bundle; made, with its public half, if it is missing.",
 )
 @click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
-@click.option("--guidance", type=float, required=True, help="One that was calibrated.")
-@click.option("--temperature", type=float, default=1.0, show_default=True)
-@click.option("--top-k", type=int, default=0, show_default=True, help="Codes kept; 0 keeps all.")
-@click.option("--score", type=click.Choice(SCORE_NAMES), required=True, help="Decides locally.")
-def export(work: Path, output: Path | None, key: Path, family: str, **chosen: Any) -> None:
-    """Export the trained family as graphs and half-precision weights, and sign it."""
+@click.option("--guidance", default=2.0, show_default=True, help="One that was calibrated.")
+@click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
+def export(work: Path, output: Path | None, key: Path, **chosen: Any) -> None:
+    """Export the trained family as graphs and half-precision weights, and sign it.
+
+    Temperature and top-k are those of the calibration.
+    """
     from fleet.models.bundle import reference_path
     from fleet.models.signing import generate_key
-    from fleet.protocol.messages import Sampling
     from fleet.training.export_bundle import Release, export_family
 
     for noisy in ("onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     if not key.exists():
         generate_key(key, key.with_suffix(".pub"))
-    score = chosen.pop("score")
-    release = Release(family, Sampling(**chosen), score)
-    manifest = export_family(work, output or reference_path(), key, release)
+    manifest = export_family(work, output or reference_path(), key, Release(**chosen))
     click.echo(f"device {manifest.device_version}, cloud {manifest.cloud_version}")

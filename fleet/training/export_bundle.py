@@ -51,7 +51,7 @@ class Release:
     """What a person decides about an export; all else follows from the checkpoints."""
 
     family: str
-    sampling: Sampling
+    guidance: float
     score: ScoreName
 
 
@@ -155,23 +155,32 @@ def _manifest_fields(family: Family, release: Release) -> dict[str, Any]:
         "layers": config.n_layer,
         "heads": config.n_head,
         "head_dim": config.head_dim,
-        "sampling": release.sampling,
-        "score": release.score,
-        "thresholds": _thresholds(calibration, release.sampling.guidance),
-        "budget": calibration["call_budget"],
+        **_policy_fields(calibration, release),
         "prefix_tokens": int(calibration["prefix_share"] * config.n_token),
         "feature_scale": tuple(family.feature.scale.tolist()),
     }
 
 
-def _thresholds(calibration: dict[str, Any], guidance: float) -> dict[str, float]:
+def _policy_fields(calibration: dict[str, Any], release: Release) -> dict[str, Any]:
+    """Return what was calibrated at the release's guidance."""
     by_guidance = calibration["thresholds"]
-    found: dict[str, float] | None = by_guidance.get(f"{guidance:g}")
-    if found is None:
+    thresholds = by_guidance.get(f"{release.guidance:g}")
+    if thresholds is None:
         raise InvalidInputError(
-            f"nothing was calibrated at guidance {guidance:g}, only at {', '.join(by_guidance)}"
+            f"nothing was calibrated at guidance {release.guidance:g}, only at"
+            f" {', '.join(by_guidance)}"
         )
-    return found
+    sampling = Sampling(
+        temperature=calibration["temperature"],
+        top_k=calibration["top_k"],
+        guidance=release.guidance,
+    )
+    return {
+        "sampling": sampling,
+        "score": release.score,
+        "thresholds": thresholds,
+        "budget": calibration["call_budget"],
+    }
 
 
 def _weights(module: nn.Module, dtype: torch.dtype) -> bytes:

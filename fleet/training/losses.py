@@ -37,7 +37,8 @@ def robust_weights(losses: Tensor, ball: float, cap: float) -> Tensor:
     """Return the weights [N], detached, that make the mean of losses [N] worst.
 
     The weights w = softmax(losses / eta) sum to one and lie at KL divergence `ball` (nats) from
-    uniform; eta is found by bisection on its logarithm. No weight exceeds `cap` times uniform.
+    uniform; eta is found by bisection on its logarithm. Weights above `cap` times uniform are cut
+    to it before a last normalisation.
     """
     losses = losses.detach().double()
     count = len(losses)

@@ -5,34 +5,36 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, InvalidInputError
 from fleet.models.checkpoint import load_device, load_tokenizer, load_transformer
 from fleet.prediction import ScoreName
 from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import Bar
 from fleet.training.calibrate import PREFIX_SHARE, Pair, calibrate
 from fleet.training.examples import load_examples
-
-# The policy whose local tokens the adapter is trained on, at guidance 1.
-ADAPTER_SCORE: ScoreName = "uncertainty"
+from fleet.training.sampling import SamplingRule
 
 
-def start_adapter(work: Path) -> AdapterRun:
-    """Load the pair and the calibrated policy, with a fresh adapter."""
+def start_adapter(work: Path, score: ScoreName, sampling: SamplingRule) -> AdapterRun:
+    """Load the pair with a fresh adapter; the policy is calibrated at the sampling's guidance."""
     path = work / "calibration.json"
     if not path.exists():
         raise FleetError(f"no calibration in {work}: run the calibrate step first")
-    thresholds = json.loads(path.read_text(encoding="utf-8"))["thresholds"]["1"]
+    calibration = json.loads(path.read_text(encoding="utf-8"))
+    calibrated = SamplingRule(sampling.guidance, calibration["temperature"], calibration["top_k"])
+    thresholds = calibration["thresholds"].get(f"{sampling.guidance:g}")
+    if thresholds is None or calibrated != sampling:
+        raise InvalidInputError("this sampling was not calibrated: run the calibrate step with it")
     cloud = load_transformer(work / "cloud.pt")
     prefix = int(PREFIX_SHARE * cloud.config.n_token)
-    policy = LocalPolicy(ADAPTER_SCORE, thresholds[ADAPTER_SCORE], prefix)
+    policy = LocalPolicy(score, thresholds[score], prefix, sampling)
     return AdapterRun.start(cloud, load_device(work / "device.pt"), load_codes(work), policy)
 
 
-def run_calibration(work: Path, seed: int, bar: Bar) -> None:
+def run_calibration(work: Path, sampling: SamplingRule, seed: int, bar: Bar) -> None:
     """Load the pair and calibrate it."""
     cloud, device = load_transformer(work / "cloud.pt"), load_device(work / "device.pt")
-    calibrate(work, Pair(cloud, device, load_codes(work)), load_examples(work), seed, bar)
+    calibrate(work, Pair(cloud, device, load_codes(work)), load_examples(work), sampling, seed, bar)
 
 
 def load_codes(work: Path) -> Tensor:
