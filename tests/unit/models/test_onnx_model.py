@@ -54,7 +54,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     work = tmp_path_factory.mktemp("work")
     write_work(work)
     generate_key(work / "signing.key", work / "signing.pub")
-    release = Release("tiny", SAMPLING, "spread")
+    release = Release("tiny", 2.0, "spread")
     export_family(work, work / "out", work / "signing.key", release)
     bundle = Bundle.open(work / "out" / DEVICE_FOLDER, work / "out" / PUBLIC_KEY)
     return Exported(Family.load(work), work / "out", bundle, DeviceModel.load(bundle))
@@ -176,6 +176,7 @@ def test_the_manifest_says_what_was_exported(exported: Exported) -> None:
     assert manifest.tokens == TOKENS
     assert manifest.picture_size == 2 * GRID
     assert manifest.prefix_tokens == 2
+    assert manifest.sampling == Sampling(temperature=0.9, top_k=20, guidance=2)
     assert manifest.thresholds == THRESHOLDS
     assert manifest.threshold == THRESHOLDS["spread"]
     scale = np.array(manifest.feature_scale, np.float32)
@@ -232,12 +233,7 @@ def test_the_image_tokenizer_comes_back_with_its_encoder(exported: Exported) -> 
 
 
 def test_an_uncalibrated_guidance_is_refused(exported: Exported, tmp_path: Path) -> None:
-    sampling = SAMPLING.model_copy(update={"guidance": 4.5})
+    key = exported.path.parent / "signing.key"
 
     with pytest.raises(InvalidInputError, match=r"at guidance 4\.5, only at 2"):
-        export_family(
-            exported.path.parent,
-            tmp_path,
-            exported.path.parent / "signing.key",
-            Release("tiny", sampling, "spread"),
-        )
+        export_family(exported.path.parent, tmp_path, key, Release("tiny", 4.5, "spread"))

@@ -46,7 +46,13 @@ def write_work(work: Path) -> None:
     halves = {"projection": projection.state_dict(), "feature": feature.state_dict()}
     save_checkpoint(work / "adapter.pt", halves)
     save_tokenizer(work / "tokenizer.pt", tokenizer)
-    calibration = {"call_budget": 0.3, "prefix_share": 0.1, "thresholds": {"2": THRESHOLDS}}
+    calibration = {
+        "call_budget": 0.3,
+        "prefix_share": 0.1,
+        "temperature": 0.9,
+        "top_k": 20,
+        "thresholds": {"2": THRESHOLDS},
+    }
     (work / "calibration.json").write_text(json.dumps(calibration))
 
 
