@@ -18,10 +18,11 @@ MAKERS: dict[str, Callable[[SamplingRule], Method]] = {
     "cloud": cloud_only,
     "device": device_only,
 }
+START = SamplingRule(temperature=0.8)
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("guidance", (1.0, 2.0, 3.0)),
-    ("temperature", (0.7, 0.8, 0.9)),
+    ("temperature", (0.6, 0.9, 1.0)),
     ("top_k", (64, 256)),
 )
 
@@ -33,7 +34,7 @@ def search(
     standard = Standard.of(real)
     reference = standard.apply(real)
     found: dict[SamplingRule, float] = {}
-    best = SamplingRule()
+    best = START
     for knob, values in LADDER:
         rules = [_with(best, knob, value) for value in values]
         rules = [rule for rule in dict.fromkeys(rules) if rule not in found]
