@@ -50,7 +50,10 @@ class _ForeignHandler(logging.Handler):
 def _renderer(log_format: Format, stream: TextIO) -> Any:
     if log_format == "json":
         return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), sort_keys=False)
+    # Rich's tracebacks print all local variables: seconds of work, and captions in the log.
+    return structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
 
 
 _SHARED: list[Any] = [

@@ -89,3 +89,17 @@ def test_what_libraries_log_arrives_as_an_event() -> None:
         event["level"],
         event["module"],
     )
+
+
+def test_a_traceback_shows_no_local_variables() -> None:
+    stream = io.StringIO()
+    configure_logs(log_format="console", level="info", stream=stream)
+    caption = "a secret of the caller"
+
+    try:
+        raise ValueError(len(caption))
+    except ValueError:
+        get_logger("fleet.example").exception("failed")
+
+    assert "ValueError: 22" in stream.getvalue()
+    assert "caption =" not in stream.getvalue()
