@@ -50,7 +50,7 @@ class GenerationSettings(Section):
     deadline_s: float = Field(default=30.0, gt=0, description="seconds for one picture")
     window: int = Field(default=16, ge=1, description="drafts beyond the first unsettled token")
     in_flight: int = Field(default=4, ge=1, description="requests on their way at a time")
-    chunk: int = Field(default=8, ge=1, description="drafts between two looks at the inbox")
+    chunk: int = Field(default=16, ge=1, description="drafts between two looks at the inbox")
     request_deadline_s: float = Field(
         default=10.0, gt=0, description="seconds until a silent worker is given up"
     )
