@@ -61,11 +61,18 @@ FIELDS |= dict.fromkeys(TIMES, seconds)
 def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     """Messages of one kind; fields with a literal or a plain type come from the annotation."""
     known = {
-        name: FIELDS.get(name, counts)
+        name: _values(name, field.annotation)
         for name, field in kind.model_fields.items()
         if name in FIELDS or field.annotation is int
     }
     return st.builds(kind, **known)
+
+
+def _values(name: str, annotation: object) -> st.SearchStrategy[object]:
+    # A record's `tokens` and `local` are counts, elsewhere they are arrays.
+    if annotation is int and name in ARRAYS:
+        return counts
+    return FIELDS.get(name, counts)
 
 
 any_message: st.SearchStrategy[Message] = st.one_of([messages_of(kind) for kind in KINDS])
