@@ -172,6 +172,22 @@ def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int)
 @main.command()
 @_work
 @click.option(
+    "--family",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder of the exported family and its MODEL_CARD.md. Default: the package's own.",
+)
+@_seed
+def card(work: Path, family: Path | None, seed: int) -> None:
+    """Write the tables of MODEL_CARD.md, and its curves, split and sheet of drawings."""
+    from fleet.models.bundle import reference_path
+    from fleet.training.card import write_card
+
+    click.echo(write_card(work, family or reference_path(), seed))
+
+
+@main.command()
+@_work
+@click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder that receives device/, cloud/ and signing.pub. Default: the package's own.",

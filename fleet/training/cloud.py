@@ -149,10 +149,10 @@ def cross_entropy(model: Transformer, batch: Batch, withheld: Tensor | None = No
 
 
 @torch.no_grad()
-def validation_loss(model: Transformer, examples: Examples) -> float:
-    """Return the loss per token in nats on validation pictures."""
+def validation_loss(model: Transformer, examples: Examples, split: str = "validation") -> float:
+    """Return the loss per token in nats on pictures of a split, by default of validation."""
     model.eval()
-    batch = examples.take("validation", VALIDATION_PICTURES)
+    batch = examples.take(split, VALIDATION_PICTURES)
     parts = zip(batch.tokens.split(32), batch.captions.split(32), strict=True)
     losses = [cross_entropy(model, Batch(*part)) * len(part[0]) for part in parts]
     return float(sum(losses)) / len(batch.tokens)
