@@ -150,8 +150,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert_refused(done, 6, port)
 
 
-@pytest.mark.parametrize("revision", ["ffffffffffff", None])
-def test_a_database_of_another_revision_is_refused(tmp_path: Path, revision: str | None) -> None:
+@pytest.mark.parametrize(
+    ("revision", "sentence"), [("ffffffffffff", "later release"), (None, "earlier release")]
+)
+def test_a_database_of_another_revision_is_refused(
+    tmp_path: Path, revision: str | None, sentence: str
+) -> None:
     settings = {"CLOUD_HUB_DATA_DIR": str(tmp_path), "CLOUD_HUB_BROKER__PORT": str(free_port())}
     assert run("cloud_hub", "migrate", settings=settings).returncode == 0
     with closing(sqlite3.connect(tmp_path / "hub.db")) as connection, connection:
@@ -161,7 +165,7 @@ def test_a_database_of_another_revision_is_refused(tmp_path: Path, revision: str
 
     done = run("cloud_hub", "query", "devices", settings=settings)
 
-    assert_refused(done, 5, "revision")
+    assert_refused(done, 5, sentence)
 
 
 def test_a_store_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What comes out of real processes is what the definition says, whatever lies between them."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
@@ -27,12 +26,6 @@ CAPTION, SEED = "google: red heart", 7
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-def half_threshold(models: Path) -> float:
-    """A threshold of the entropy that asks about half of this very picture."""
-    drawn = reference(models, CAPTION, SEED, Policy("entropy", math.inf), 0)
-    return float(np.quantile(drawn.scores, 0.5))
-
-
 @pytest.mark.usefixtures("tablet")
 def test_verify_all_is_the_cloud_only_picture(shared: Site, models: Path) -> None:
     prefix = bundle(models).manifest.prefix_tokens
@@ -52,8 +45,8 @@ def test_verify_all_is_the_cloud_only_picture(shared: Site, models: Path) -> Non
 def test_the_picture_depends_on_neither_window_nor_link(
     shared: Site, models: Path, link: str, window: int, in_flight: int
 ) -> None:
-    threshold = half_threshold(models)
-    prefix = bundle(models).manifest.prefix_tokens
+    manifest = bundle(models).manifest
+    threshold, prefix = manifest.thresholds["entropy"], manifest.prefix_tokens
     expected = reference(models, CAPTION, SEED, Policy("entropy", threshold), prefix)
     name = f"device-{link}-{window}"
 
@@ -127,14 +120,14 @@ async def test_device_only_sends_nothing_and_is_the_device_alone(
 def test_many_devices_at_once_draw_what_each_draws_alone(
     shared: Site, tablet: Program, models: Path
 ) -> None:
-    threshold = half_threshold(models)
+    manifest = bundle(models).manifest
+    threshold, prefix = manifest.thresholds["entropy"], manifest.prefix_tokens
     settings = {
         **PATIENT,
         "EDGE_AGENT_GENERATION__SCORE": "entropy",
         "EDGE_AGENT_GENERATION__THRESHOLD": repr(threshold),
     }
     captions = {"left": ("google: sunflower", 3), "right": ("twitter: umbrella", 6)}
-    prefix = bundle(models).manifest.prefix_tokens
 
     async def together() -> dict[str, np.ndarray]:
         async with asyncio.TaskGroup() as group:

@@ -90,10 +90,10 @@ def test_a_hub_killed_at_any_token_changes_no_picture_and_loses_no_record(
 
 @pytest.mark.usefixtures("own_broker")
 def test_a_hub_killed_in_a_mixed_picture_rebuilds_its_features(site: Site, models: Path) -> None:
-    prefix = bundle(models).manifest.prefix_tokens
-    alone = reference(models, CAPTION, SEED, Policy("entropy", float("inf")), 0)
-    threshold = float(np.quantile(alone.scores, 0.5))
-    expected = reference(models, CAPTION, SEED, Policy("entropy", threshold), prefix)
+    manifest = bundle(models).manifest
+    threshold = manifest.thresholds["entropy"]
+    policy = Policy("entropy", threshold)
+    expected = reference(models, CAPTION, SEED, policy, manifest.prefix_tokens)
     settings = {
         **PATIENT,
         "EDGE_AGENT_GENERATION__SCORE": "entropy",
@@ -107,6 +107,7 @@ def test_a_hub_killed_in_a_mixed_picture_rebuilds_its_features(site: Site, model
         told = story(site, made.generation_id)
 
     assert made.reopened >= 1
+    assert made.local > 50
     np.testing.assert_array_equal(np.frombuffer(told.decisions, np.uint8), expected.decisions)
     np.testing.assert_array_equal(made.image, expected.image)
 
