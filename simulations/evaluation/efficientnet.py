@@ -114,10 +114,13 @@ def prepare(pixels: NDArray[np.uint8]) -> Tensor:
 def picture_features(
     network: EfficientNetLite0,
     pixels: NDArray[np.uint8],
-    batch: int = 32,
+    batch: int = 4,
     on_progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
-    """Features [N, 1280] of uint8 pictures [N, H, W, 3], a batch at a time."""
+    """Features [N, 1280] of uint8 pictures [N, H, W, 3], a batch at a time.
+
+    Small batches are faster on a processor: their activations stay in its cache.
+    """
     parts = []
     for start in range(0, len(pixels), batch):
         parts.append(network.features(prepare(pixels[start : start + batch])).numpy())

@@ -22,8 +22,8 @@ START = SamplingRule(temperature=0.8)
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("guidance", (1.0, 2.0, 3.0)),
-    ("temperature", (0.6, 0.9, 1.0)),
-    ("top_k", (64, 256)),
+    ("temperature", (0.6, 1.0)),
+    ("top_k", (64,)),
 )
 
 
