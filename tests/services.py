@@ -109,15 +109,17 @@ class Server:
 
 
 class Mosquitto(Server):
-    """A mosquitto without passwords that forgets everything when it stops."""
+    """A mosquitto that forgets everything when it stops; `options` hold from the next start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = "allow_anonymous true\nset_tcp_nodelay true\n"
 
     def command(self) -> Sequence[str | Path]:
         program = mosquitto_program()
         assert program is not None
         settings = self.folder / "mosquitto.conf"
-        settings.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
-        )
+        settings.write_text(f"listener {self.port} 127.0.0.1\n{self.options}")
         return [program, "-c", settings]
 
 

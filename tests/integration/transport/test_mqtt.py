@@ -207,9 +207,7 @@ async def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
 def restart(server: Mosquitto, options: str) -> None:
     """Starts a mosquitto again with other options."""
     server.stop()
-    configuration = server.folder / "other.conf"
-    configuration.write_text(f"listener {server.port} 127.0.0.1\n{options}")
-    server.command = lambda: ["mosquitto", "-c", configuration]  # type: ignore[method-assign]
+    server.options = options
     server.start()
 
 
