@@ -19,10 +19,10 @@ DEVICES = (
         "none",
         "same machine",
         (
-            ("google: red heart", 7),
-            ("google: sunflower", 3),
-            ("google: tangerine", 5),
-            ("google: evergreen tree", 2),
+            ("google: grinning face", 107),
+            ("google: smiling face with heart-shaped eyes", 307),
+            ("google: large red circle", 307),
+            ("google: crescent moon", 207),
         ),
     ),
     DevicePlan(
@@ -30,10 +30,10 @@ DEVICES = (
         "none",
         "same machine",
         (
-            ("twitter: slice of pizza", 1),
-            ("twitter: four leaf clover", 4),
-            ("twitter: umbrella", 6),
-            ("twitter: grinning face", 8),
+            ("twitter: smiling face with sunglasses", 107),
+            ("twitter: large yellow circle", 107),
+            ("twitter: black heart", 207),
+            ("twitter: bear face", 307),
         ),
     ),
     DevicePlan(
@@ -41,10 +41,10 @@ DEVICES = (
         "4g",
         "simulated 4G",
         (
-            ("fluent: green apple", 2),
-            ("fluent: soccer ball", 5),
-            ("fluent: rocket", 9),
-            ("fluent: mushroom", 1),
+            ("fluent: grinning face", 107),
+            ("fluent: sun with face", 307),
+            ("fluent: smiling face with open mouth", 107),
+            ("fluent: red apple", 107),
         ),
     ),
 )

@@ -40,7 +40,7 @@ class Screen:
         self.progress.update(self.lines[plan.node], completed=index + 1)
         cloud = made.forwards / made.tokens
         self.say(
-            f"  [green]✓[/] {made.caption:<28} {plan.node:<15} {made.duration_s:5.1f} s"
+            f"  [green]✓[/] {made.caption:<44} {plan.node:<15} {made.duration_s:5.1f} s"
             f"  {made.local_share:4.0%} local  {cloud:4.0%} cloud  {made.corrected:3} corrected"
         )
 
@@ -52,7 +52,7 @@ def screen(devices: tuple[DevicePlan, ...]) -> Iterator[Screen]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description:<15}"),
-        TextColumn("{task.fields[caption]:<28}"),
+        TextColumn("{task.fields[caption]:<44}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[figures]}"),
         TimeElapsedColumn(),
