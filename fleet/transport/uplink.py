@@ -165,10 +165,10 @@ class Uplink:
                 log.exception("link failed", to=self._name)
                 ending, lived_s = Ending(repr(error)), 0.0
             wait_s = self._backoff.wait_s(lived_s=lived_s, taken_over=ending.taken_over)
+            # One warning an outage and reason: whoever tries for a night fills no log.
+            tell = log.debug if lived_s == 0 and ending.reason == self._last_reason else log.warning
             self._last_reason = ending.reason
-            log.warning(
-                "link down", to=self._name, reason=ending.reason, next_try_s=round(wait_s, 2)
-            )
+            tell("link down", to=self._name, reason=ending.reason, next_try_s=round(wait_s, 2))
             await asyncio.sleep(wait_s)
 
     async def goodbye(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from fleet.errors import TransportError
 from fleet.transport.base import Inbound, QoS
@@ -158,3 +159,14 @@ async def test_a_refused_subscription_is_told_to_whoever_asks() -> None:
                 pass
 
         assert uplink.is_connected
+
+
+async def test_an_outage_is_one_warning_however_often_it_is_tried() -> None:
+    network = Network()
+    network.failures = [TransportError("no broker") for _ in range(5)]
+    with capture_logs() as events:
+        async with network.uplink() as uplink:
+            await asyncio.wait_for(uplink.wait_connected(), SOON_S)
+
+    warned = [event for event in events if event["event"] == "link down"]
+    assert ["warning", "debug", "debug", "debug", "debug"] == [e["log_level"] for e in warned]
