@@ -35,8 +35,13 @@ def main() -> None:
 def demo(out: Path, models: Path | None) -> None:
     """Start a hub and three devices, make twelve pictures, and lay them out to look at."""
     from simulations.demonstration.run import run_demo
+    from simulations.processes import ProgramError
 
-    run_demo(out, models)
+    try:
+        run_demo(out, models)
+    except ProgramError as error:
+        click.echo(error.tail, err=True)
+        raise
 
 
 _SCORES = ("uncertainty", "rejection_bound", "entropy", "one_minus_max", "spread")

@@ -22,7 +22,15 @@ _TAIL_LINES = 15
 
 
 class ProgramError(FleetError):
-    """A program that the simulation started has ended, or said nothing in time."""
+    """A program that the simulation started has ended, or said nothing in time.
+
+    Attributes:
+        tail: The last lines of its log.
+    """
+
+    def __init__(self, sentence: str, tail: str) -> None:
+        super().__init__(sentence)
+        self.tail = tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class Program:
 
     def failure(self, sentence: str) -> ProgramError:
         """An error about this program, with the end of its log."""
-        return ProgramError(f"{self.name} {sentence}; the end of {self.log}:\n{self.tail()}")
+        return ProgramError(f"{self.name} {sentence}: see {self.log}", self.tail())
 
     def kill(self) -> None:
         """Ends it at once, as a crash would (SIGKILL), and waits for that."""
@@ -123,15 +131,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens on a port of the loopback interface."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=0.2):
-            return True
-    except OSError:
-        return False
 
 
 def remaining(deadline: float) -> float:

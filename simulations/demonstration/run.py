@@ -24,6 +24,7 @@ from simulations.processes import Program, free_port, remaining
 from simulations.site import Site, device, hub, wait_for_hub
 
 WHOLE_S = 110.0  # the demonstration ends within this, whatever happens
+START_S = 60.0  # the first import of torch after an installation is slow
 RECORDS_S = 10.0
 PICTURE_S = 25.0
 _MARKER = ".ciar-demo"
@@ -47,7 +48,7 @@ def run_demo(out: Path, models: Path | None, devices: tuple[DevicePlan, ...] = D
     """
     begun = time.monotonic()
     _clear(out)
-    site = Site(out, free_port(), models)
+    site = Site(out, free_port(), models, start_s=START_S)
     with screen(devices) as view:
         results = _run(site, devices, view, begun + WHOLE_S)
         write_tables(out, results.rows)
@@ -62,31 +63,44 @@ def _run(site: Site, devices: tuple[DevicePlan, ...], view: Screen, deadline: fl
         view.say(f"starting the hub (broker on 127.0.0.1:{site.port}) and {len(devices)} devices")
         stack.enter_context(hub(site))
         agents = _start(stack, site, devices)
-        for plan in devices:
-            wait_for_hub(site, plan.node, agents[plan.node], deadline)
+        for plan, agent in agents.items():
+            wait_for_hub(site, plan.node, agent, deadline)
         view.say("drawing")
-        pictures = _draw(site, devices, agents, view)
+        pictures = _draw(site, agents, view, deadline)
         return _collect(site, pictures, min(deadline, time.monotonic() + RECORDS_S))
 
 
-def _start(stack: ExitStack, site: Site, devices: tuple[DevicePlan, ...]) -> dict[str, Program]:
+def _start(
+    stack: ExitStack, site: Site, devices: tuple[DevicePlan, ...]
+) -> dict[DevicePlan, Program]:
     """Starts all devices at the same time."""
     with ThreadPoolExecutor(len(devices), "start") as pool:
-        entered = [(plan, device(site, plan.node, plan.link)) for plan in devices]
         # Each context is left by the stack, also those whose neighbours failed to start.
-        started = [pool.submit(stack.enter_context, context) for _, context in entered]
-        return {
-            plan.node: future.result() for (plan, _), future in zip(entered, started, strict=True)
+        started = {
+            plan: pool.submit(stack.enter_context, device(site, plan.node, plan.link))
+            for plan in devices
         }
+        return {plan: future.result() for plan, future in started.items()}
 
 
 def _draw(
-    site: Site, devices: tuple[DevicePlan, ...], agents: dict[str, Program], view: Screen
+    site: Site, agents: dict[DevicePlan, Program], view: Screen, deadline: float
 ) -> list[Picture]:
-    """All devices at once, each its pictures one after the other."""
-    with ThreadPoolExecutor(len(devices), "ask") as pool:
-        asked = [pool.submit(_ask, site, plan, agents[plan.node], view) for plan in devices]
-        return [picture for future in asked for picture in future.result()]
+    """All devices at once, each its pictures one after the other.
+
+    Raises:
+        ProgramError: A device could not make a picture.
+        RequestTimeout: The deadline passed.
+    """
+    pool = ThreadPoolExecutor(len(agents), "ask")
+    try:
+        asked = [pool.submit(_ask, site, plan, agent, view) for plan, agent in agents.items()]
+        return [picture for future in asked for picture in future.result(remaining(deadline))]
+    except TimeoutError as error:
+        raise RequestTimeout(f"the pictures took too long: see {site.folder / 'logs'}") from error
+    finally:
+        # After a failure others may still draw: they end when their devices are stopped.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _ask(site: Site, plan: DevicePlan, agent: Program, view: Screen) -> list[Picture]:

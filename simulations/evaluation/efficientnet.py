@@ -68,13 +68,11 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class EfficientNetLite0:
-    """Pictures to 1280 pooled features; the logits serve to check the weights."""
+    """Pictures to 1280 pooled features."""
 
     stem: _Convolution
     blocks: tuple[_Block, ...]
     head: _Convolution
-    classifier: Tensor  # [1000, 1280]
-    classifier_bias: Tensor  # [1000]
 
     @torch.inference_mode()
     def features(self, pictures: Tensor) -> Tensor:
@@ -83,11 +81,6 @@ class EfficientNetLite0:
         for block in self.blocks:
             x = block(x)
         return F.relu6(self.head(x)).mean(dim=(2, 3))
-
-    @torch.inference_mode()
-    def logits(self, pictures: Tensor) -> Tensor:
-        """ImageNet logits [B, 1000] of pictures as in `features`."""
-        return self.features(pictures) @ self.classifier.T + self.classifier_bias
 
 
 def load_network(path: Path | None = None) -> EfficientNetLite0:
@@ -152,8 +145,6 @@ def _assemble(weights: Mapping[str, Tensor]) -> EfficientNetLite0:
         stem=_fold(weights, "_conv_stem", "_bn0", stride=2),
         blocks=tuple(blocks),
         head=_fold(weights, "_conv_head", "_bn1", stride=1),
-        classifier=weights["_fc.weight"],
-        classifier_bias=weights["_fc.bias"],
     )
 
 
