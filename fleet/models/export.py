@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
@@ -227,5 +228,7 @@ def _export(
             verbose=False,
         )
         assert program is not None
+        # The exporter notes source files and lines at each node: paths of one machine.
+        ClearMetadataAndDocStringPass()(program.model)
         program.save(path, external_data=False)
         return path.read_bytes()

@@ -60,6 +60,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return Exported(Family.load(work), work / "out", bundle, DeviceModel.load(bundle))
 
 
+def test_the_graphs_hold_no_path_of_the_machine_that_exported_them(exported: Exported) -> None:
+    graphs = list((exported.path / DEVICE_FOLDER).glob("*.onnx"))
+
+    assert len(graphs) == 3
+    assert [] == [graph.name for graph in graphs if b".py" in graph.read_bytes()]
+
+
 @dataclass(frozen=True)
 class Expected:
     """What one position should give, by the definitions in numpy."""
