@@ -1,5 +1,7 @@
 """Pictures drawn chunk by chunk in worker processes; a chunk that is on disk is not drawn again."""
 
+import hashlib
+import json
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -88,7 +90,8 @@ class Studio:
             end = min(start + CHUNK, count)
             captions, seeds = assignment.captions[start:end], assignment.seeds[start:end]
             folder = self._folder / f"{method.key}-{models_version(self._work, method.models)}"
-            yield Job(method, tuple(captions), tuple(seeds), folder / f"{start:05}-{end:05}.npz")
+            path = folder / f"{start:05}-{_digest(captions, seeds)}.npz"
+            yield Job(method, tuple(captions), tuple(seeds), path)
 
     def _run(self, jobs: list[Job]) -> None:
         names = dict.fromkeys(job.method.name for job in jobs)
@@ -127,6 +130,11 @@ def open_studio(work: Path, folder: Path, processes: int, threads: int) -> Itera
     )
     with pool, Progress(*columns) as progress:
         yield Studio(pool, work, folder, progress)
+
+
+def _digest(captions: list[str], seeds: list[int]) -> str:
+    """Names what a chunk draws, apart from the method."""
+    return hashlib.sha256(json.dumps([captions, seeds]).encode()).hexdigest()[:10]
 
 
 # ── In a worker process ───────────────────────────────────────────────────────────────────

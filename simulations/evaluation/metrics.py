@@ -14,7 +14,9 @@ from fleet.errors import InvalidInputError
 
 Features = NDArray[np.float64]  # [N, D]
 
-_LEAST_SPREAD = 1e-6
+# Of the median channel's deviation. Some channels are almost always 0 on real pictures; divided
+# by their own tiny deviation they drown all others (simulations/LOG.md).
+_LEAST_DEVIATION = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,11 @@ class Standard:
 
     @classmethod
     def of(cls, real: NDArray[np.floating]) -> "Standard":
-        """The statistics of real features [N, D]; a constant channel gets deviation 1."""
+        """The statistics of real features [N, D]; a tenth of the median is the least deviation."""
         values = real.astype(np.float64)
         deviation = values.std(axis=0)
-        return cls(values.mean(axis=0), np.where(deviation > _LEAST_SPREAD, deviation, 1.0))
+        least = _LEAST_DEVIATION * np.median(deviation)
+        return cls(values.mean(axis=0), np.maximum(deviation, least if least > 0 else 1.0))
 
     def apply(self, features: NDArray[np.floating]) -> Features:
         """Features [N, D] in units of the real set's spread."""
