@@ -28,7 +28,7 @@ class ProgramError(FleetError):
         tail: The last lines of its log.
     """
 
-    def __init__(self, sentence: str, tail: str) -> None:
+    def __init__(self, sentence: str, tail: str = "") -> None:
         super().__init__(sentence)
         self.tail = tail
 

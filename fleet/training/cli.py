@@ -91,19 +91,43 @@ def encode(work: Path) -> None:
 
 @main.command()
 @_work
+@click.option(
+    "--family",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder of the released family. Default: the package's own.",
+)
+def unpack(work: Path, family: Path | None) -> None:
+    """Take tokenizer and cloud model from a release, so that training goes on from them."""
+    from fleet.models.bundle import CLOUD_FOLDER, reference_path
+    from fleet.training.released import unpack_release
+
+    unpack_release((family or reference_path()) / CLOUD_FOLDER, work)
+
+
+@main.command()
+@_work
 @_minutes(90)
 @_seed
 @click.option(
+    "--varied",
+    default=0.4,
+    show_default=True,
+    help="Share of the time in which pictures are shifted and shrunken too.",
+)
+@click.option(
     "--compiled", is_flag=True, help="Compile the model: a fifth faster, needs a C++ compiler."
 )
-def cloud(work: Path, minutes: float, seed: int, compiled: bool) -> None:
+@click.option(
+    "--half", is_flag=True, help="Compute in bfloat16 where the processor is made for it."
+)
+def cloud(work: Path, minutes: float, seed: int, **how: Any) -> None:
     """Train the cloud model."""
     from fleet.training.budget import progress_bar
-    from fleet.training.cloud import train_cloud
+    from fleet.training.cloud import Pace, train_cloud
     from fleet.training.examples import load_examples
 
     with progress_bar("cloud") as bar:
-        train_cloud(work, load_examples(work), minutes, seed, bar, compiled=compiled)
+        train_cloud(work, load_examples(work), minutes, seed, bar, Pace(**how))
 
 
 @main.command()

@@ -15,6 +15,7 @@ from fleet.training.average import WeightAverage
 from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
 from fleet.training.examples import Batch, Examples
 from fleet.training.muon import Muon
+from fleet.training.released import CLOUD_START
 
 BATCH = 24
 CAPTION_DROPOUT = 0.1
@@ -27,9 +28,19 @@ CHECK_EVERY_S = 480.0
 VALIDATION_PICTURES = 256
 # The schedule: the rate stays at its peak for this share of the time, then falls to zero.
 DECAY_FROM = 0.35
-# Up to this share of the time pictures are shifted and shrunken too; the rest, at falling rates,
-# sees them as they are, so that the last thing learned is what shall be drawn.
-VARIED_UNTIL = 0.65
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a run spends its time.
+
+    Up to the share `varied` of it pictures are shifted and shrunken too; the rest, at falling
+    rates, sees them as they are, so that the last thing learned is what shall be drawn.
+    """
+
+    varied: float = 0.4
+    compiled: bool = False
+    half: bool = False
 
 
 def cloud_config(n_word: int) -> TransformerConfig:
@@ -94,20 +105,26 @@ def make_optimizers(model: Transformer) -> tuple[torch.optim.Optimizer, ...]:
 
 
 def train_cloud(
-    work: Path, examples: Examples, minutes: float, seed: int, bar: Bar, *, compiled: bool
+    work: Path, examples: Examples, minutes: float, seed: int, bar: Bar, pace: Pace
 ) -> None:
-    """Train, or go on training, `cloud.training.pt`; `cloud.pt` holds the average."""
+    """Train, or go on training, `cloud.training.pt`; `cloud.pt` holds the average.
+
+    A run without a checkpoint starts from the weights of `cloud.start.pt` if there are any.
+    """
     torch.manual_seed(seed)
     run = CloudRun.start(cloud_config(examples.n_word), minutes)
     checkpoint, curve = work / "cloud.training.pt", Curve(work / "cloud.jsonl")
     if checkpoint.exists():
         run.load(checkpoint)
-    if compiled:
+    elif (work / CLOUD_START).exists():
+        load_weights(run.model, load_checkpoint(work / CLOUD_START)["model"])
+        run.average = WeightAverage(run.model, AVERAGE_DECAY)
+    if pace.compiled:
         run.model.compile()
     run.budget.tick()
     saved_s = checked_s = run.budget.used_s
     while run.budget.tick() < 1.0:
-        loss = train_step(run, examples, seed)
+        loss = train_step(run, examples, seed, pace)
         bar.show(run.budget.fraction, f"step {run.step} loss {loss:.3f}")
         if run.step % 10 == 0:
             curve.append(step=run.step, s=run.budget.used_s, loss=loss)
@@ -121,17 +138,18 @@ def train_cloud(
     run.save(checkpoint)
 
 
-def train_step(run: CloudRun, examples: Examples, seed: int) -> float:
+def train_step(run: CloudRun, examples: Examples, seed: int, pace: Pace) -> float:
     """Take one step on a batch that only seed and step number decide; return its loss."""
     rng = np.random.default_rng((seed, run.step))
-    batch = examples.draw(BATCH, rng, varied=run.budget.fraction < VARIED_UNTIL)
+    batch = examples.draw(BATCH, rng, varied=run.budget.fraction < pace.varied)
     withheld = torch.from_numpy(rng.random(BATCH) < CAPTION_DROPOUT)
     factor = learning_rate_factor(run.budget.fraction, warm_up=0.01, decay_from=DECAY_FROM)
     for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
         for group in optimizer.param_groups:
             group["lr"] = rate * factor
     run.model.train()
-    loss = cross_entropy(run.model, batch, withheld)
+    with torch.autocast("cpu", torch.bfloat16, enabled=pace.half):
+        loss = cross_entropy(run.model, batch, withheld)
     run.model.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
@@ -145,7 +163,7 @@ def train_step(run: CloudRun, examples: Examples, seed: int) -> float:
 def cross_entropy(model: Transformer, batch: Batch, withheld: Tensor | None = None) -> Tensor:
     """Return the mean loss per token in nats."""
     _, logits = model(batch.tokens[:, :-1], batch.captions, withheld)
-    return F.cross_entropy(logits.flatten(0, 1), batch.tokens.flatten())
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch.tokens.flatten())
 
 
 @torch.no_grad()
