@@ -7,7 +7,7 @@ beyond either a request is answered `Full` at once.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +61,9 @@ class Outcome(NamedTuple):
     answers: list[Answer | None] | None
 
 
+Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
+
+
 class Engine:
     """Answers openings and backlogs of many sessions with few forwards."""
 
@@ -72,13 +75,16 @@ class Engine:
         scheduler: Scheduler[Task],
         pace: Pace,
         clock: Callable[[], float],
+        offload: Offload = asyncio.to_thread,
     ) -> None:
+        """`offload` calls what computes away from the event loop."""
         self.counters = Counters()
         self._runner = runner
         self._sessions = sessions
         self._scheduler = scheduler
         self._pace = pace
         self._clock = clock
+        self._offload = offload
         self._wake = asyncio.Event()
         self._opening: dict[SessionKey, Task] = {}  # openings on their way
 
@@ -177,7 +183,7 @@ class Engine:
             task, now = job.work, self._clock()
             task.queue_s += now - task.queued_at
             if task.forwards == 0 and now > task.deadline:
-                self._drop_late(task)
+                await self._give_back(task)
                 continue
             span = plan(task, self._pace.chunk)
             if isinstance(span, Denied):
@@ -189,7 +195,8 @@ class Engine:
     async def _run_batch(self, steps: Sequence[Step]) -> None:
         if not steps:
             return
-        forward = asyncio.create_task(asyncio.to_thread(self._compute, steps), name="forward")
+        started = self._clock()
+        forward = asyncio.create_task(self._run_away(steps, started), name="forward")
         try:
             outcome = await asyncio.shield(forward)
         except asyncio.CancelledError:
@@ -199,9 +206,11 @@ class Engine:
             raise
         await self._deliver(steps, outcome)
 
-    def _compute(self, steps: Sequence[Step]) -> Outcome:
+    async def _run_away(self, steps: Sequence[Step], started: float) -> Outcome:
+        return await self._offload(lambda: self._compute(steps, started))
+
+    def _compute(self, steps: Sequence[Step], started: float) -> Outcome:
         """Runs in a thread; touches only the sessions of the steps."""
-        started = self._clock()
         try:
             rows = self._runner.run([step.span for step in steps])
             forward_s = self._clock() - started
@@ -247,7 +256,15 @@ class Engine:
         for task, _ in steps:
             if task.session.is_open:
                 await self._reply(task, Full(_FAILED_RETRY_S))
-                self.close(task.request.key)
+                await self._end(task.session)
+
+    async def _end(self, session: Session) -> None:
+        """Closes a session for the engine's own reasons, and tells those who wait for it."""
+        if self._sessions.close(session.key) is None:
+            return
+        self._opening.pop(session.key, None)
+        for task in self._scheduler.cancel(session):
+            await self._reply(task, Denied(Reason.UNKNOWN_SESSION))
 
     def _resume(self, task: Task) -> None:
         task.queued_at = self._clock()
@@ -256,6 +273,8 @@ class Engine:
         self._scheduler.resume(self._job(task, max(waiting, 1)))
 
     async def _reply(self, task: Task, answer: Answer) -> None:
+        # Idle time begins with the answer: else a slow forward's sessions were the first to go.
+        self._sessions.touch(task.session, self._clock())
         task.session.waiting.pop(task.request.request_id, None)
         if self._opening.get(task.request.key) is task:
             del self._opening[task.request.key]
@@ -264,12 +283,12 @@ class Engine:
         self._count(answer, task.request)
         await task.reply(answer)
 
-    def _drop_late(self, task: Task) -> None:
-        """Nobody waits for the answer any more; the device asks again or goes on alone."""
+    async def _give_back(self, task: Task) -> None:
+        """The deadline passed before the request's turn: whoever still listens may ask again."""
         self.counters.late += 1
-        task.session.waiting.pop(task.request.request_id, None)
+        await self._reply(task, Full(self._scheduler.retry_after_s))
         if isinstance(task.request, Opening):
-            self.close(task.request.key)
+            await self._end(task.session)
 
     def _count(self, answer: Answer, request: Request | None = None) -> None:
         match answer:

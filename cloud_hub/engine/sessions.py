@@ -130,9 +130,14 @@ class Sessions:
         """The open session of `key`, marked as used."""
         session = self._sessions.get(key)
         if session is not None:
-            session.last_used = now
-            self._sessions.move_to_end(key)
+            self.touch(session, now)
         return session
+
+    def touch(self, session: Session, now: float) -> None:
+        """Marks a session as used, unless it has ended."""
+        if session.is_open:
+            session.last_used = now
+            self._sessions.move_to_end(session.key)
 
     def open(self, request: Opening, now: float) -> Session | None:
         """A new session in place of one of the same key; None if every slot is in use."""

@@ -1,13 +1,13 @@
-"""An engine with a clock of its own, and devices that draft badly against it."""
+"""An engine on a clock of the test's own, and devices that draft badly against it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from cloud_hub.engine.loop import Engine, Pace
+from cloud_hub.engine.loop import Engine, Outcome, Pace
 from cloud_hub.engine.requests import (
     Answer,
     Denied,
@@ -41,13 +41,18 @@ LIMITS = Limits(jobs=64, node_jobs=32, batch_tokens=64, batch_spans=16, quantum=
 
 @dataclass
 class Bench:
-    """An engine on a toy, with a clock that only the test moves."""
+    """An engine on a toy, with a clock that only the test moves.
+
+    With `forward_s` the clock is the event loop's, and a forward takes that long on it: for
+    `run_in_virtual_time`.
+    """
 
     slots: int = 4
     keep_s: float = 0.0
     limits: Limits = LIMITS
     chunk: int = 4
     now: float = 100.0
+    forward_s: float | None = None
     runner: Runner | None = None  # the toy, unless another is given
     late: list[Answer] = field(default_factory=list)
 
@@ -62,8 +67,17 @@ class Bench:
             sessions=self.sessions,
             scheduler=Scheduler(self.limits),
             pace=Pace(chunk=self.chunk, max_deadline_s=30),
-            clock=lambda: self.now,
+            clock=self.clock,
+            offload=asyncio.to_thread if self.forward_s is None else self._offload,
         )
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now if self.forward_s is None else asyncio.get_running_loop().time()
+
+    async def _offload(self, compute: Callable[[], Outcome]) -> Outcome:
+        await asyncio.sleep(self.forward_s or 0.0)
+        return compute()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Bench"]:
@@ -86,6 +100,8 @@ class Bench:
         immediate = self.engine.submit(request, reply)
         if immediate is not None:
             return immediate
+        if self.forward_s is not None:
+            return await answer  # virtual time finds what is never answered by itself
         async with asyncio.timeout(15):
             return await answer
 
@@ -97,6 +113,10 @@ class Bench:
 class BusyError(Exception):
     """The hub had no room."""
 
+    def __init__(self, full: Full) -> None:
+        super().__init__("come back later")
+        self.retry_after_s = full.retry_after_s
+
 
 def judged(answer: Answer) -> Judged:
     assert isinstance(answer, Judged), answer
@@ -105,7 +125,7 @@ def judged(answer: Answer) -> Judged:
 
 def opened(answer: Answer) -> Opened:
     if isinstance(answer, Full):
-        raise BusyError
+        raise BusyError(answer)
     assert isinstance(answer, Opened), answer
     return answer
 
@@ -165,6 +185,8 @@ class ToyDevice:
         if answer == Denied(Reason.UNKNOWN_SESSION):
             await self.open()
             return
+        if isinstance(answer, Full):
+            raise BusyError(answer)
         verdict = judged(answer)
         self.run = join(self.run, _first(part, verdict.accepted))
         if verdict.accepted < count:

@@ -24,6 +24,7 @@ from tests.unit.cloud_hub.bench import (
     values,
 )
 from tests.unit.cloud_hub.toy import POSITIONS, VOCAB, backlog, cloud_only, opening, run_of
+from tests.virtual_time import run_in_virtual_time
 
 
 async def test_an_opening_draws_the_prefix_that_the_cloud_alone_would_draw() -> None:
@@ -288,29 +289,47 @@ async def test_sessions_beyond_the_slots_evict_the_one_idle_longest() -> None:
         assert bench.engine.counters.evicted == 1
 
 
-async def test_more_devices_than_slots_take_turns_and_make_their_pictures() -> None:
-    async with Bench(slots=2, keep_s=1.0).running() as bench:
-        pictures = await asyncio.gather(
-            *(_persistent(device(bench, index, 0.5)) for index in range(5))
-        )
-    alone = []
-    for index in range(5):
-        async with Bench().running() as quiet:
-            alone.append(values(await device(quiet, index, 0.5).picture()))
+@pytest.mark.parametrize("forward_s", [0.001, 0.03, 0.4, 2.5])  # keep_s is 1, deadlines are 5
+@pytest.mark.parametrize("rng_seed", range(5))
+def test_more_devices_than_slots_take_turns_and_make_their_pictures(
+    forward_s: float, rng_seed: int
+) -> None:
+    async def all_at_once() -> list[list[int]]:
+        async with Bench(slots=2, keep_s=1.0, forward_s=forward_s).running() as bench:
+            devices = [device(bench, index, 0.5, rng_seed) for index in range(5)]
+            pictures = await asyncio.gather(*map(_persistent, devices))
+            assert bench.engine.counters.full > 0
+        return pictures
 
-    assert pictures == alone
-    assert bench.engine.counters.full > 0
+    async def one_by_one() -> list[list[int]]:
+        async with Bench().running() as quiet:
+            return [values(await device(quiet, index, 0.5).picture()) for index in range(5)]
+
+    assert run_in_virtual_time(all_at_once()) == asyncio.run(one_by_one())
 
 
 async def _persistent(one: ToyDevice) -> list[int]:
     while len(one.run) < POSITIONS:
         try:
             await one.picture()
-        except BusyError:
-            one.bench.now += 0.01
-            await asyncio.sleep(0)
+        except BusyError as busy:
+            await asyncio.sleep(busy.retry_after_s)
     one.bench.engine.close(key(one.node))
     return values(one.run)
+
+
+def test_idle_time_begins_with_the_answer_however_long_the_forward_took() -> None:
+    async def ask_in_turns() -> tuple[Answer, Answer]:
+        async with Bench(slots=1, keep_s=1.0, forward_s=3.0).running() as bench:
+            await bench.ask(opening(generation="a", prefix_tokens=0))
+            other = await bench.ask(opening(generation="b", prefix_tokens=0))
+            own = await bench.ask(backlog(0, run_of([0]), [True], generation="a"))
+            return other, own
+
+    other, own = run_in_virtual_time(ask_in_turns())
+
+    assert isinstance(other, Full)
+    judged(own)
 
 
 async def test_a_busy_session_is_not_evicted() -> None:
@@ -340,19 +359,20 @@ async def test_a_full_queue_answers_at_once() -> None:
     assert len(bench.sessions) == 1
 
 
-async def test_what_nobody_waits_for_any_more_is_dropped_and_may_be_asked_again() -> None:
+async def test_a_request_whose_deadline_passed_is_answered_busy_and_may_be_asked_again() -> None:
     bench = Bench()
 
     async def reply(answer: Answer) -> None:
         bench.late.append(answer)
 
     bench.engine.submit(opening(request_id="o", deadline_s=1), reply)
+    bench.engine.submit(backlog(3, run_of([1]), [True]), reply)
     bench.now += 2
     async with bench.running():
         answer = await bench.ask(opening(generation="other"))
         again = await bench.ask(opening(request_id="o", deadline_s=1))
 
-    assert bench.late == []
+    assert [type(each) for each in bench.late] == [Full, Denied]
     assert bench.engine.counters.late == 1
     assert isinstance(answer, Opened)
     assert list(opened(again).tokens) == cloud_only(CAPTION, 7, 3)
