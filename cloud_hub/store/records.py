@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, select
 
 from cloud_hub.store.database import (
     BadValueError,
@@ -14,12 +14,12 @@ from cloud_hub.store.database import (
     insert_new,
     insert_or_update,
 )
+from cloud_hub.store.days import make_days
+from cloud_hub.store.seen import claim
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
 from fleet.ids import NodeId
 from fleet.protocol.codec import MAX_MESSAGE_BYTES
 from fleet.protocol.messages import GenerationRecord, NodeStatus
-
-_KEY = ("node_id", "boot_id", "sequence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,16 @@ def _store_one_by_one(
 
 def store_pictures(connection: Connection, reports: Iterable[Reported], now: datetime) -> int:
     """Stores records that are not there yet; the number of new ones."""
-    rows = {report.key: _picture(report, now) for report in reports}
-    if not rows:
+    by_key = {report.key: report for report in reports}
+    if not by_key:
         return 0
-    _know_nodes(connection, [node for node, _, _ in rows], now)
-    there = tuple_(*(getattr(GenerationRow, name) for name in _KEY)).in_(list(rows))
-    known = connection.execute(select(*(getattr(GenerationRow, n) for n in _KEY)).where(there))
-    for row in known:
-        del rows[row[0], row[1], row[2]]
-    if rows:  # another hub may have stored one meanwhile: then it stays as it is
-        connection.execute(insert_new(connection, GenerationRow), list(rows.values()))
-    return len(rows)
+    make_days(connection, now)
+    _know_nodes(connection, [node for node, _, _ in by_key], now)
+    new = [by_key[key] for key in sorted(claim(connection, by_key, now))]
+    if new:
+        rows = [_picture(report, now) for report in new]
+        connection.execute(GenerationRow.__table__.insert(), rows)  # type: ignore[attr-defined]
+    return len(new)
 
 
 def set_aside(connection: Connection, rejected: Iterable[Rejected], now: datetime) -> None:
@@ -147,4 +146,4 @@ def _know_nodes(connection: Connection, nodes: Sequence[str], now: datetime) -> 
 def _picture(report: Reported, now: datetime) -> dict[str, Any]:
     fields = report.record.model_dump(exclude={"type", "sampling"})
     sampling = report.record.sampling.model_dump()
-    return fields | sampling | {"node_id": report.node, "received_at": now}
+    return {"repairs": ""} | fields | sampling | {"node_id": report.node, "received_at": now}

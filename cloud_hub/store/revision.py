@@ -78,8 +78,8 @@ def prepare(database: Database, *, create: bool) -> None:
     require_current(database)
 
 
-def migrate(database: Database) -> str:
-    """Brings the database to this release's revision, which is returned.
+def migrate(database: Database, to: str = "head") -> str:
+    """Brings the database to this release's revision (or one before), which is returned.
 
     Raises:
         StoreError: It is ahead of this release, of another program, or cannot be used.
@@ -91,7 +91,9 @@ def migrate(database: Database) -> str:
         if before in {Standing.NEW, Standing.BEHIND}:
             config = _config()
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, to)
+    if to != "head":
+        return to
     require_current(database)
     return head()
 

@@ -1,17 +1,23 @@
 """Migrations: they make the schema of the tables, once, and tell other databases apart."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import Connection, column, select, table, text
 
 from cloud_hub.store import revision
-from cloud_hub.store.database import Database
+from cloud_hub.store.database import Database, insert_new
+from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.revision import Standing
-from cloud_hub.store.tables import Base
+from cloud_hub.store.tables import Base, GenerationRow, NodeRow
 from fleet.errors import StoreError
+from fleet.ids import NodeId
+from fleet.protocol.messages import GenerationRecord
+from tests.unit.cloud_hub.records import record
 
 
 def test_the_schema_of_the_migrations_is_that_of_the_tables(database: Database) -> None:
@@ -92,3 +98,44 @@ def test_a_database_that_cannot_be_opened_is_a_sentence(
         pytest.raises(StoreError, match=r"refused|failed"),
     ):
         revision.standing(server)
+
+
+def test_pictures_of_the_first_revision_are_kept_and_still_known(url: str) -> None:
+    days = [datetime(2026, 11, 29, 23, 59, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)]
+    with Database(url) as database:
+        revision.migrate(database, "0001")
+        with database.write() as connection:
+            for sequence, day in enumerate(days):
+                _insert_as_0001(connection, record(sequence=sequence), day)
+        revision.migrate(database)
+
+        again = [Reported(NodeId("n1"), record(sequence=n), b"") for n in (0, 1, 2)]
+        store_batch(database, again, [], datetime(2026, 12, 1, 9, tzinfo=UTC))
+
+        with database.read() as connection:
+            found = connection.execute(
+                select(
+                    GenerationRow.sequence, GenerationRow.received_at, GenerationRow.scores
+                ).order_by(GenerationRow.id)
+            ).all()
+    assert [row.sequence for row in found] == [0, 1, 2]
+    assert [row.received_at for row in found[:2]] == days
+    assert {bytes(row.scores) for row in found} == {bytes(range(256))}
+
+
+def _insert_as_0001(connection: Connection, sent: GenerationRecord, now: datetime) -> None:
+    row = sent.model_dump(exclude={"type", "sampling"}) | sent.sampling.model_dump()
+    row = {name: row[name] for name in row if name != "repairs"}
+    node = dict.fromkeys(("boot_id", "state", "agent_version", "device_version", "family"), "")
+    moments = {"first_seen_at": now, "last_seen_at": now}
+    counts = {"facts": {}, "pictures": 0, "outbox_records": 0}
+    connection.execute(
+        insert_new(connection, NodeRow), [{"node_id": "n1", **node, **counts, **moments}]
+    )
+    old = table("generation", *(column(name, c.type) for name, c in _columns().items()))
+    connection.execute(old.insert(), [row | {"node_id": "n1", "received_at": now}])
+
+
+def _columns() -> dict[str, Any]:
+    columns = GenerationRow.__table__.columns
+    return {c.name: c for c in columns if c.name not in {"id", "repairs"}}

@@ -1,0 +1,119 @@
+"""What the fleet learned and decided: thresholds, model versions, rounds, rollouts, the audit."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from cloud_hub.store.tables.base import ROW_NUMBER, Base
+
+
+class ThresholdRow(Base):
+    """A threshold from when it was set until another took its place."""
+
+    __tablename__ = "threshold"
+    __table_args__ = (Index(None, "node_id", "set_at"),)
+
+    id: Mapped[int] = mapped_column(ROW_NUMBER, primary_key=True, autoincrement=True)
+    node_id: Mapped[str] = mapped_column(String(63))  # empty: the fleet
+    device_version: Mapped[str] = mapped_column(String(64))  # empty: every version
+    policy: Mapped[str] = mapped_column(String(64))  # the score's name
+    threshold: Mapped[float]
+    rule: Mapped[str] = mapped_column(String(64))  # how it was found: budget, risk, by hand
+    basis: Mapped[dict[str, Any]]  # numbers that it rests on: risk, confidence, tokens, period
+    set_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class ModelVersionRow(Base):
+    """A model that devices or the cloud ran, run or may run."""
+
+    __tablename__ = "model_version"
+
+    version: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))  # device or cloud
+    family: Mapped[str] = mapped_column(String(64))
+    parent: Mapped[str] = mapped_column(String(64))  # the version it was trained from, or empty
+    round_id: Mapped[str] = mapped_column(String(64))  # the round that made it, or empty
+    made_at: Mapped[datetime]
+    facts: Mapped[dict[str, Any]]  # sizes, hashes, figures of its evaluation
+
+
+class RoundRow(Base):
+    """A federated round."""
+
+    __tablename__ = "round"
+
+    round_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))  # open, aggregating, done, insufficient, failed
+    base_version: Mapped[str] = mapped_column(String(64))
+    result_version: Mapped[str] = mapped_column(String(64))  # empty until there is one
+    settings: Mapped[dict[str, Any]]
+    figures: Mapped[dict[str, Any]]
+    opened_at: Mapped[datetime]
+    deadline_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class RoundParticipantRow(Base):
+    """A node in a round, and what became of its update: taken, or rejected for a reason."""
+
+    __tablename__ = "round_participant"
+
+    round_id: Mapped[str] = mapped_column(
+        ForeignKey("round.round_id", ondelete="CASCADE"), primary_key=True
+    )
+    node_id: Mapped[str] = mapped_column(String(63), primary_key=True)
+    state: Mapped[str] = mapped_column(String(16))  # asked, training, taken, rejected, silent
+    reason: Mapped[str] = mapped_column(Text)  # of a rejection
+    examples: Mapped[int]
+    norm: Mapped[float | None]
+    bytes: Mapped[int]
+    asked_at: Mapped[datetime]
+    answered_at: Mapped[datetime | None]
+
+
+class RolloutRow(Base):
+    """A model version on its way to devices."""
+
+    __tablename__ = "rollout"
+
+    rollout_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    version: Mapped[str] = mapped_column(String(64))
+    previous: Mapped[str] = mapped_column(String(64))
+    state: Mapped[str] = mapped_column(String(16))  # running, paused, done, stopped, rolled_back
+    reason: Mapped[str] = mapped_column(Text)
+    plan: Mapped[dict[str, Any]]
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class RolloutNodeRow(Base):
+    """Where a node stands in a rollout."""
+
+    __tablename__ = "rollout_node"
+
+    rollout_id: Mapped[str] = mapped_column(
+        ForeignKey("rollout.rollout_id", ondelete="CASCADE"), primary_key=True
+    )
+    node_id: Mapped[str] = mapped_column(String(63), primary_key=True)
+    stage: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))  # waiting, sent, active, failed, rolled_back
+    reason: Mapped[str] = mapped_column(Text)
+    changed_at: Mapped[datetime]
+
+
+class AuditRow(Base):
+    """Something that a person or the hub did to the fleet or its data; rows are only added."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "at"),)
+
+    id: Mapped[int] = mapped_column(ROW_NUMBER, primary_key=True, autoincrement=True)
+    at: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64))
+    target: Mapped[str] = mapped_column(String(128))
+    detail: Mapped[dict[str, Any]]
