@@ -28,7 +28,6 @@ from edge_agent.answer import Made, Step, step_of
 from edge_agent.endpoint import HOST
 from edge_agent.generate import Progress, WithoutCloud
 from edge_agent.maker import Wish
-from edge_agent.settings import PolicyName
 from fleet.errors import AddressInUseError, FleetError, InvalidInputError
 from fleet.logs import get_logger
 
@@ -51,7 +50,7 @@ class WishBody(BaseModel):
 
     caption: str
     seed: int | None = None
-    policy: PolicyName | None = None
+    policy: str | None = None
     deadline_s: float | None = Field(default=None, gt=0)
     without_cloud: WithoutCloud | None = None
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from edge_agent.device import Order
 from edge_agent.drafts import Draft
-from fleet.decoding.accept import Decision, Policy, decide
+from fleet.decoding.accept import START, Decision, decide, follow, score_of
 from fleet.decoding.uncertainty import quantise_features
 from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
@@ -50,7 +50,7 @@ class BundleDevice:
         state = self._model.begin(
             words, seed=order.seed, sampling=order.sampling, policy=order.policy
         )
-        return BundleDrafter(self._model, state, order.policy)
+        return BundleDrafter(self._model, state, order)
 
     def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
         """Interval features [k, 48] in the bundle's steps."""
@@ -62,19 +62,22 @@ class BundleDevice:
 
 
 class BundleDrafter:
-    """One picture in the ONNX device step."""
+    """One picture in the ONNX device step, with what its policy remembers of each position."""
 
-    def __init__(self, model: DeviceModel, state: DeviceState, policy: Policy) -> None:
+    def __init__(self, model: DeviceModel, state: DeviceState, order: Order) -> None:
         self._model = model
         self._state = state
-        self._policy = policy
+        self._order = order
+        # What the tokens before a position leave to it. A rollback is an earlier position, so
+        # what stands behind it is never read.
+        self._tracks = [START] * (model.manifest.tokens + 1)
 
     def step(self, position: int, previous: int) -> Draft:
         """Draws the token at `position` after `previous`."""
         prediction = self._model.step(self._state, position, previous)
-        return Draft(
-            token=prediction.token,
-            score=prediction.score(self._policy.score),
-            uncertain=decide(prediction, self._policy) is Decision.VERIFY,
-            feature=prediction.feature,
-        )
+        policy, track = self._order.policy, self._tracks[position]
+        score = score_of(prediction, policy, self._order.seed)
+        uncertain = decide(policy, score, position, track) is Decision.VERIFY
+        if position >= self._order.prefix_tokens:
+            self._tracks[position + 1] = follow(policy, track, uncertain)
+        return Draft(prediction.token, score, uncertain, prediction.feature)

@@ -70,8 +70,10 @@ def run(config: Path | None) -> None:
 @click.option("--seed", type=int, help="Same seed, same picture. Default: a random one.")
 @click.option(
     "--policy",
-    type=click.Choice(["ciar", "verify-all", "device-only"]),
-    help="Which tokens the cloud is asked about. Default: the agent's setting.",
+    metavar="NAME",
+    help="Which tokens the cloud is asked about: ciar (the bundle's policy), verify-all,"
+    " device-only, random or the name of a score; add +dynamic, +runN or +rows, as in"
+    " spread+run12. Default: the agent's setting.",
 )
 @click.option(
     "--deadline",
@@ -114,7 +116,7 @@ def generate(  # noqa: PLR0913  # one parameter an option
     wish = Wish(
         caption,
         seed,
-        cast(Literal["ciar", "verify-all", "device-only"] | None, policy),
+        policy,
         deadline,
         cast(Literal["complete", "fail"] | None, without_cloud),
     )

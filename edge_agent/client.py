@@ -10,7 +10,7 @@ from typing import Any
 from edge_agent.answer import Made, Step
 from edge_agent.endpoint import HOST, Endpoint, find
 from edge_agent.generate import WithoutCloud
-from edge_agent.settings import AgentSettings, PolicyName
+from edge_agent.settings import AgentSettings
 from fleet import errors
 from fleet.errors import FleetError, TransportError
 
@@ -39,7 +39,7 @@ class EdgeClient:
         caption: str,
         *,
         seed: int | None = None,
-        policy: PolicyName | None = None,
+        policy: str | None = None,
         deadline_s: float | None = None,
         without_cloud: WithoutCloud | None = None,
         on_step: Callable[[Step], None] = lambda _: None,

@@ -5,17 +5,17 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from edge_agent.device import Device, Order
 from edge_agent.generate import Generation, Outcome, Progress, WithoutCloud
 from edge_agent.plan import Plan
-from edge_agent.settings import GenerationSettings, PolicyName
+from edge_agent.settings import GenerationSettings
 from edge_agent.verifier import Verifier
-from fleet.decoding.accept import Policy, device_only, verify_all
+from fleet.decoding.policies import PolicyName
 from fleet.errors import CapacityError, InvalidInputError
 from fleet.ids import GenerationId, new_id
-from fleet.prediction import ScoreName
+from fleet.models.bundle import Manifest
 
 MAX_CAPTION_CHARACTERS = 512  # what the protocol carries
 SEED_BITS = 63
@@ -28,7 +28,7 @@ class Wish:
 
     caption: str
     seed: int | None = None
-    policy: PolicyName | None = None
+    policy: str | None = None
     deadline_s: float | None = None
     without_cloud: WithoutCloud | None = None
 
@@ -67,6 +67,7 @@ class Maker:
         self.pictures = 0
         self._device = device
         self._manifest = device.manifest
+        self._calibration = _calibration(device.manifest, defaults)
         self._defaults = defaults
         self._verifier = verifier
         self._around = around
@@ -150,29 +151,10 @@ class Maker:
             caption=wish.caption,
             seed=seed,
             sampling=self._manifest.sampling,
-            policy=self._policy(wish.policy or self._defaults.policy),
+            policy=PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration),
             prefix_tokens=self._manifest.prefix_tokens if prefix is None else prefix,
             use_features=self._defaults.use_features,
         )
-
-    def _policy(self, name: PolicyName) -> Policy:
-        match name:
-            case "verify-all":
-                return verify_all()
-            case "device-only":
-                return device_only()
-            case "ciar":
-                return self._calibrated()
-
-    def _calibrated(self) -> Policy:
-        """The score and threshold of the settings, or the bundle's."""
-        score = self._defaults.score or cast(ScoreName, self._manifest.score)
-        threshold = self._defaults.threshold
-        if threshold is None and score not in self._manifest.thresholds:
-            raise InvalidInputError(
-                f"the bundle has no threshold for the score {score!r}: set generation.threshold"
-            )
-        return Policy(score, self._manifest.thresholds[score] if threshold is None else threshold)
 
     def _plan(self, deadline_s: float) -> Plan:
         defaults = self._defaults
@@ -187,3 +169,11 @@ class Maker:
             start_patience_s=max(0.0, patience - self._around.link_down_s()),
             outage_patience_s=max(min(patience, defaults.outage_patience_s), outage),
         )
+
+
+def _calibration(manifest: Manifest, defaults: GenerationSettings) -> Manifest:
+    """The bundle's calibration with the score and the threshold of the settings."""
+    score, thresholds = defaults.score or manifest.score, dict(manifest.thresholds)
+    if defaults.threshold is not None:
+        thresholds[score] = defaults.threshold
+    return manifest.model_copy(update={"score": score, "thresholds": thresholds})

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from fleet.prediction import ScoreName
+from fleet.decoding.policies import PolicyName
+from fleet.errors import InvalidInputError
+from fleet.prediction import PolicyScore
 from fleet.settings import Section, Settings
 from fleet.transport.broker import BrokerSettings, Seconds
 
-PolicyName = Literal["ciar", "verify-all", "device-only"]
 WithoutCloud = Literal["complete", "fail"]
 
 
@@ -37,10 +38,11 @@ class NodeSettings(Section):
 class GenerationSettings(Section):
     """How pictures are made."""
 
-    policy: PolicyName = Field(
-        default="ciar", description="which tokens the cloud is asked about, unless a caller says"
+    policy: str = Field(
+        default="ciar",
+        description="which tokens the cloud is asked about, unless a caller says (docs/agent.md)",
     )
-    score: ScoreName | None = Field(default=None, description="unset: the bundle's score")
+    score: PolicyScore | None = Field(default=None, description="unset: the bundle's score")
     threshold: float | None = Field(default=None, description="unset: the bundle's threshold")
     prefix_tokens: int | None = Field(default=None, ge=0, description="unset: the bundle's number")
     use_features: bool = Field(default=True, description="whether the cloud adds interval features")
@@ -67,6 +69,15 @@ class GenerationSettings(Section):
         default=20.0, ge=0, description="seconds to wait for the cloud to come back in a picture"
     )
     queue: int = Field(default=16, ge=1, description="pictures that may wait for their turn")
+
+    @field_validator("policy")
+    @classmethod
+    def _must_be_known(cls, policy: str) -> str:
+        try:
+            PolicyName.parse(policy)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error
+        return policy
 
 
 class OutboxSettings(Section):

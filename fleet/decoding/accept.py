@@ -1,11 +1,25 @@
-"""The device's decision on a drafted token: keep it, or ask the cloud."""
+"""The device's decision on a drafted token: keep it, or ask the cloud.
+
+A decision looks at the law and at the tokens before it, never at the drawn token: what a policy
+remembers is a `Track`, kept by position and dropped with the drafts that fall.
+"""
 
 import math
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.decoding.noise import coin
+from fleet.decoding.uncertainty import perturbation
 from fleet.errors import InvalidInputError
-from fleet.prediction import SCORE_NAMES, Prediction, ScoreName
+from fleet.prediction import POLICY_SCORES, PolicyScore, Prediction
+
+TRACKING_RATE = 0.05  # by how much one decision moves log τ
+MAX_SHIFT = 1.0  # log τ stays within this of the calibrated one
+
+Floats = NDArray[np.floating]
 
 
 class Decision(Enum):
@@ -17,27 +31,60 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which score decides, and up to which value a draft stands.
+    """Which score decides, up to which value a draft stands, and what is verified in any case.
+
+    Attributes:
+        score: What is compared.
+        threshold: The value up to which a draft stands; inf: all, -inf: none.
+        call_share: If above 0, the threshold is dynamic: it moves so that this share of the
+            tokens after the prefix is verified.
+        max_run: If above 0, the token after so many accepted in a row is verified.
+        row_length: If above 0, the first token of every row of so many is verified.
 
     Raises:
-        InvalidInputError: The score is unknown, or the threshold not a number.
+        InvalidInputError: The score is unknown, or a number out of range.
     """
 
-    score: ScoreName
+    score: PolicyScore
     threshold: float
+    call_share: float = 0.0
+    max_run: int = 0
+    row_length: int = 0
 
     def __post_init__(self) -> None:
-        if self.score not in SCORE_NAMES:
-            raise InvalidInputError(f"score {self.score!r} is unknown: take one of {SCORE_NAMES}")
+        if self.score not in POLICY_SCORES:
+            raise InvalidInputError(f"score {self.score!r} is unknown: take one of {POLICY_SCORES}")
         if math.isnan(self.threshold):
             raise InvalidInputError("the threshold is not a number: calibrate it again")
+        if not 0 <= self.call_share < 1 or self.max_run < 0 or self.row_length < 0:
+            raise InvalidInputError("a policy's call share lies in [0, 1), its lengths from 0 up")
+        if self.call_share and not 0 < self.threshold < math.inf:
+            raise InvalidInputError("a dynamic threshold begins at a finite one above 0")
 
     @property
     def name(self) -> str:
-        """The score's name, or "verify_all" or "device_only" where the score does not matter."""
-        if math.isinf(self.threshold):
-            return "device_only" if self.threshold > 0 else "verify_all"
-        return self.score
+        """What decides, such as "spread+dynamic+run12+rows", "verify_all" or "device_only"."""
+        fixed = {math.inf: "device_only", -math.inf: "verify_all"}
+        parts = [fixed.get(self.threshold, self.score)]
+        parts += ["dynamic"] * (self.call_share > 0)
+        parts += [f"run{self.max_run}"] * (self.max_run > 0)
+        parts += ["rows"] * (self.row_length > 0)
+        return "+".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What the decisions before a position leave for the next one; numbers, or arrays [...].
+
+    It is a function of the decisions at the positions before, so of the kept prefix: whoever
+    drops drafts goes back to the track of the position where they began.
+    """
+
+    shift: float | Floats = 0.0  # of log τ
+    run: int | NDArray[np.int64] = 0  # accepted in a row
+
+
+START = Track()
 
 
 def verify_all() -> Policy:
@@ -50,14 +97,52 @@ def device_only() -> Policy:
     return Policy("uncertainty", math.inf)
 
 
-def decide(prediction: Prediction, policy: Policy) -> Decision:
-    """Whether the draft stands, from the law it was drawn from and never from the draw.
+def score_of(prediction: Prediction, policy: Policy, seed: int) -> float:
+    """The number that the policy compares; not a number where the prediction lacks it."""
+    match policy.score:
+        case "random":
+            return float(coin(seed, np.array([prediction.position]))[0])
+        case "perturbation":
+            return math.nan if prediction.logits is None else float(perturbation(prediction.logits))
+        case name:
+            return prediction.score(name)
+
+
+def decide(policy: Policy, score: float, position: int, track: Track = START) -> Decision:
+    """Whether the draft stands; see `asks`."""
+    asked = bool(asks(policy, np.float64(score), position, track))
+    return Decision.VERIFY if asked else Decision.ACCEPT
+
+
+def asks(
+    policy: Policy, score: Floats | np.float64, position: int, track: Track = START
+) -> NDArray[np.bool_]:
+    """Where the cloud is asked [...] about the token at `position`, from scores [...].
 
     A score that is not finite says that the prediction is broken, so the cloud is asked,
-    unless the policy is to never ask.
+    unless the policy is to ask by no score.
     """
     if policy.threshold == math.inf:
-        return Decision.ACCEPT
-    score = prediction.score(policy.score)
-    certain = math.isfinite(score) and score <= policy.threshold
-    return Decision.ACCEPT if certain else Decision.VERIFY
+        asked = np.zeros(np.shape(score), bool)
+    else:
+        limit = policy.threshold * np.exp(track.shift) if policy.call_share else policy.threshold
+        asked = ~(np.isfinite(score) & (score <= limit))
+    if policy.max_run:
+        asked = asked | (np.asarray(track.run) >= policy.max_run)
+    if policy.row_length and position % policy.row_length == 0:
+        asked = np.ones_like(asked)
+    return np.asarray(asked, bool)
+
+
+def follow(policy: Policy, track: Track, asked: bool | NDArray[np.bool_]) -> Track:
+    """The track after a position at which the cloud was asked, or not; [...].
+
+    log τ moves by 0.05 (1[asked] - call share), and stays within 1 of where it began.
+    """
+    shift = track.shift
+    if policy.call_share:
+        moved = shift + TRACKING_RATE * (np.asarray(asked, np.float64) - policy.call_share)
+        shift = np.clip(moved, -MAX_SHIFT, MAX_SHIFT)
+    if policy.max_run:
+        return Track(shift, np.where(asked, 0, np.asarray(track.run) + 1))
+    return Track(shift, 0)

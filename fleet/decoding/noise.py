@@ -28,6 +28,7 @@ class Stream(IntEnum):
     DRAW = 0  # the draw that device and cloud share
     ACCEPT = 1  # whether the residual rule accepts
     CORRECT = 2  # what the residual rule puts in place of a rejected token
+    COIN = 3  # the policy that asks by coin
 
 
 def gumbel(
@@ -41,6 +42,17 @@ def gumbel(
         InvalidInputError: The seed is not within 64 bits, or a position not within 32.
     """
     return (-np.log(-np.log(uniform(seed, positions, vocab_size, stream)))).astype(np.float32)
+
+
+def coin(seed: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One number between 0 and 1 for each position [n]: the score of the policy "random".
+
+    A function of seed and position, so a position that is drafted again tosses the same coin.
+
+    Raises:
+        InvalidInputError: The seed is not within 64 bits, or a position not within 32.
+    """
+    return uniform(seed, positions, 1, Stream.COIN)[:, 0]
 
 
 def uniform(

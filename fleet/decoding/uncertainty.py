@@ -5,16 +5,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.decoding.sampling import law
 from fleet.interval import Interval
 
 Floats = NDArray[np.floating]
 
 LOG_FLOOR = 1e-12
+TEMPERATURES = 20
 FEATURE_LIMIT = 127
 
 
 def scores(interval: Interval, codebook: Floats) -> Floats:
-    """All scores [..., 5] in the order of `prediction.SCORE_NAMES`.
+    """All scores [..., 6] in the order of `prediction.SCORE_NAMES`.
 
     Args:
         interval: Of the guided center logits, before temperature and top-k; [..., V].
@@ -27,6 +29,7 @@ def scores(interval: Interval, codebook: Floats) -> Floats:
             entropy(interval),
             one_minus_max(interval),
             spread(interval, codebook),
+            spread_bound(interval, codebook),
         ],
         axis=-1,
     )
@@ -84,6 +87,40 @@ def spread(interval: Interval, codebook: Floats) -> Floats:
     mean = interval.center @ codebook
     distance: Floats = np.maximum(2 * (1 - np.einsum("...d,...d->...", mean, mean)), 0)
     return distance
+
+
+def spread_bound(interval: Interval, codebook: Floats) -> Floats:
+    """A bound [...] on the spread of every law inside the interval; exactly `spread` where all
+    radii are 0.
+
+    Let m = E e_x under the center law, a_i = m · e_i and b = |m|². For a law s inside the
+    interval, m · E_s e = b + sum (s_i - center_i)(a_i - b), of which codes with a_i > b can
+    take away at most (center - lower)(a - b), the others (upper - center)(b - a): together D.
+    So |E_s e|² >= (b - D)+² / b, by Cauchy and Schwarz, and the spread is at most
+    2 - 2 (b - D)+² / b = spread + 2 D' (2 - D' / b) with D' = min(D, b).
+    """
+    mean = interval.center @ codebook
+    square = np.einsum("...d,...d->...", mean, mean)[..., None]
+    lead = np.einsum("...d,vd->...v", mean, codebook) - square
+    lost = np.where(lead > 0, interval.below, interval.above) * np.abs(lead)
+    most = np.minimum(lost.sum(axis=-1, keepdims=True), square)
+    share = most / np.maximum(square, square.dtype.type(LOG_FLOOR))
+    bound: Floats = spread(interval, codebook) + (2 * most * (2 - share))[..., 0]
+    return bound
+
+
+def perturbation(logits: Floats) -> Floats:
+    """How often a draft differs from draws at other temperatures [...], of logits [..., V].
+
+    U-HLM (arXiv:2412.12687) counts how many of 20 draws at temperatures up to 2 differ from the
+    draft. A decision must not look at the draft (`docs/method.md`), so this is the expectation
+    of that share over the draft and the draws, at 20 temperatures evenly within (0, 2].
+    """
+    temperatures = (np.arange(TEMPERATURES) + 0.5) * (2 / TEMPERATURES)
+    wide = logits.astype(np.float64)
+    tempered = law(wide[..., None, :] / temperatures[:, None]).mean(axis=-2)
+    differs: Floats = 1 - np.einsum("...v,...v->...", law(wide), tempered)
+    return differs
 
 
 def unit_codebook(codebook: Floats) -> Floats:

@@ -51,7 +51,8 @@ class Manifest(BaseModel):
     """Everything about a device model that is not weights, and the hashes of what is.
 
     `thresholds` holds one calibrated threshold a score, for calls to the cloud at `budget`
-    (a share of all positions); `score` names the one in force.
+    (a share of all positions); `score` names the one in force, and `dynamic`, `max_run` and
+    `row_starts` say what the policy in force adds to it (`fleet.decoding.accept.Policy`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,6 +72,9 @@ class Manifest(BaseModel):
     score: str
     thresholds: dict[str, float]
     budget: float = Field(gt=0, lt=1)
+    dynamic: bool = False
+    max_run: int = Field(default=0, ge=0)
+    row_starts: bool = False
     prefix_tokens: int = Field(ge=0)
     feature_scale: tuple[float, ...] = Field(min_length=FEATURE_BYTES, max_length=FEATURE_BYTES)
     files: tuple[FileEntry, ...]
@@ -96,6 +100,12 @@ class Manifest(BaseModel):
     def threshold(self) -> float:
         """The threshold of the score in force."""
         return self.thresholds[self.score]
+
+    @property
+    def call_share(self) -> float:
+        """The share of the tokens after the prefix that the cloud may be asked about."""
+        prefix = self.prefix_tokens / self.tokens
+        return max(0.0, (self.budget - prefix) / (1 - prefix)) if prefix < 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +212,10 @@ def _device_version(manifest: Manifest) -> ModelVersion:
 
 
 def _manifest_text(manifest: Manifest, without: set[str] | None = None) -> bytes:
-    fields = manifest.model_dump(mode="json", exclude=without)
+    # A field that has its default is not written, so one that is added later leaves the versions
+    # of older bundles as they are.
+    fields = manifest.model_dump(mode="json", exclude=without, exclude_defaults=True)
+    fields["format"] = FORMAT
     return (json.dumps(fields, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 

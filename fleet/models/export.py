@@ -19,7 +19,7 @@ OPSET = 20
 
 CAPTION_INPUTS = ("caption",)
 CAPTION_OUTPUTS = ("value", "log_n", "start")
-STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden")
+STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden", "logits", "guided_hidden")
 DECODER_INPUTS = ("tokens",)
 DECODER_OUTPUTS = ("picture",)
 
@@ -75,8 +75,12 @@ class StepGraph(nn.Module):
         top_k: Tensor,  # i64 [1], 0: no cut
         score: Tensor,  # i64 [1], which score the feature compares with the threshold
         threshold: Tensor,  # [1]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return rows [L, 2, 2, H, head_dim], drawn [1], scores [5], feature [48], hidden [D]."""
+    ) -> tuple[Tensor, ...]:
+        """Return what the bundle promises, in the order of `STEP_OUTPUTS`.
+
+        rows [L, 2, 2, H, head_dim], drawn [1], scores [6], feature [48], hidden [D], the guided
+        logits [V], and the hidden state [D] that these are the center of.
+        """
         past = (position - 1).clamp(min=0)
         hidden, rows = self._backbone(token.clamp(min=0), past, cache, value, log_n)
         hidden = torch.where(position[:, None] > 0, hidden, start)
@@ -90,7 +94,9 @@ class StepGraph(nn.Module):
         limit = torch.where(threshold.isinf(), deciding, threshold)
         scalars = feature_scalars(law, drawn, deciding, limit)
         feature = self.projection(scalars, hidden[:1])
-        return rows, drawn, said[0], feature[0], hidden[0]
+        # The center is linear, so the guided logits are those of the guided hidden state.
+        guided = _guide(hidden[:1], hidden[1:], guidance)
+        return rows, drawn, said[0], feature[0], hidden[0], center[0], guided[0]
 
     def _backbone(
         self, token: Tensor, past: Tensor, cache: list[Tensor], value: Tensor, log_n: Tensor

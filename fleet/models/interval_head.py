@@ -108,7 +108,7 @@ def log_odds(logits: Tensor) -> Tensor:
 
 
 def scores(law: IntervalLaw, codes: Tensor) -> Tensor:
-    """Return all scores [..., 5] in the order of `prediction.SCORE_NAMES`; codes are [V, d]."""
+    """Return all scores [..., 6] in the order of `prediction.SCORE_NAMES`; codes are [V, d]."""
     center = law.log_odds.sigmoid()
     width, log_center = law.width, law.log_center
     volume, disparity = width.sum(dim=-1), width.std(dim=-1, correction=0)
@@ -116,8 +116,10 @@ def scores(law: IntervalLaw, codes: Tensor) -> Tensor:
     entropy = -(center * log_center).sum(dim=-1)
     rest = (-law.log_odds.amax(dim=-1)).sigmoid()
     mean = center @ codes
-    spread = (2 * (1 - mean.square().sum(dim=-1))).clamp(min=0)
-    return torch.stack([volume * disparity, bound, entropy, rest, spread], dim=-1)
+    square = mean.square().sum(dim=-1)
+    spread = (2 * (1 - square)).clamp(min=0)
+    widest = spread + _spread_slack(law, mean @ codes.T, square)
+    return torch.stack([volume * disparity, bound, entropy, rest, spread, widest], dim=-1)
 
 
 def feature_scalars(
@@ -152,6 +154,18 @@ def feature_scalars(
         torch.ones_like(first),
     ]
     return torch.stack(columns, dim=-1)
+
+
+def _spread_slack(law: IntervalLaw, along: Tensor, square: Tensor) -> Tensor:
+    """Return by how much the spread [...] may grow inside the interval.
+
+    `along` [..., V] are the codes' parts along the mean code, `square` [...] is the mean code's
+    square; `fleet.decoding.uncertainty.spread_bound` has the proof.
+    """
+    lead = along - square[..., None]
+    lost = torch.where(lead > 0, law.below, law.above) * lead.abs()
+    most = torch.minimum(lost.sum(dim=-1), square)
+    return 2 * most * (2 - most / square.clamp(min=LOG_FLOOR))
 
 
 def _difference(high: Tensor, low: Tensor, gap: Tensor) -> Tensor:

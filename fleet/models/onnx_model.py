@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -26,7 +27,9 @@ from fleet.protocol.messages import Sampling
 
 Floats = NDArray[np.float32]
 
-_STEP_OUTPUTS = ["rows", "drawn", "scores", "feature", "hidden"]
+_STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden")
+# Also there, and computed out only where somebody needs them: fields of `Prediction`.
+Extra = Literal["logits", "guided_hidden"]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +42,13 @@ class DeviceState:
         filled: How many cells hold the rows of the picture's tokens.
         inputs: The step graph's inputs that stay the same for the whole picture, and views of
             `cache`: keys and values of each layer.
+        extras: What the step graph is asked for beyond what every picture needs.
     """
 
     cache: Floats
     noise: Floats
     inputs: dict[str, NDArray[np.generic]]
+    extras: tuple[Extra, ...] = ()
     filled: int = field(default=0)
 
 
@@ -71,7 +76,13 @@ class DeviceModel:
         )
 
     def begin(
-        self, words: Sequence[int], *, seed: int, sampling: Sampling, policy: Policy
+        self,
+        words: Sequence[int],
+        *,
+        seed: int,
+        sampling: Sampling,
+        policy: Policy,
+        extras: tuple[Extra, ...] = (),
     ) -> DeviceState:
         """Begin a picture.
 
@@ -80,8 +91,16 @@ class DeviceModel:
             seed: Of the noise that device and cloud share.
             sampling: How logits become a law.
             policy: Whose score and threshold the feature's margin is made of.
+            extras: What predictions shall hold beyond what the policy needs.
+
+        Raises:
+            InvalidInputError: The bundle's graph does not give what is asked for.
         """
-        manifest = self.manifest
+        manifest, score = self.manifest, self._score_index(policy)
+        if policy.score == "perturbation" and "logits" not in extras:
+            extras = (*extras, "logits")
+        for name in extras:
+            self._check_output(name)
         caption = np.array(pad_left(words, manifest.caption_positions), np.int64)
         value, log_n, start = self._caption.run(["value", "log_n", "start"], {"caption": caption})
         shape = (manifest.layers, 2, 2, manifest.heads, manifest.tokens, manifest.head_dim)
@@ -97,9 +116,11 @@ class DeviceModel:
                 "temperature": np.array([sampling.temperature], np.float32),
                 "guidance": np.array([sampling.guidance], np.float32),
                 "top_k": np.array([sampling.top_k], np.int64),
-                "score": np.array([SCORE_NAMES.index(policy.score)], np.int64),
-                "threshold": np.array([policy.threshold], np.float32),
+                "score": np.array([max(score, 0)], np.int64),
+                # A score from outside the graph has no margin there.
+                "threshold": np.array([policy.threshold if score >= 0 else np.inf], np.float32),
             },
+            extras=extras,
         )
 
     def step(self, state: DeviceState, position: int, token: int) -> Prediction:
@@ -127,11 +148,34 @@ class DeviceModel:
             "position": np.array([position], np.int64),
             "noise": state.noise[position],
         }
-        rows, drawn, scores, feature, hidden = self._step.run(_STEP_OUTPUTS, inputs)
+        rows, drawn, scores, feature, hidden, *more = self._step.run(
+            [*_STEP_OUTPUTS, *state.extras], inputs
+        )
         if position > 0:
             state.cache[..., position - 1, :] = rows
         state.filled = position
-        return Prediction(position, int(drawn[0]), scores, feature, hidden)
+        extras = dict(zip(state.extras, more, strict=True))
+        return Prediction(position, int(drawn[0]), scores, feature, hidden, **extras)
+
+    def _score_index(self, policy: Policy) -> int:
+        """The policy's score among those of the graph, -1 if it comes from elsewhere."""
+        if policy.score not in SCORE_NAMES:
+            return -1
+        index = SCORE_NAMES.index(policy.score)
+        given = _output_size(self._step, "scores")
+        if index >= given:
+            raise InvalidInputError(
+                f"this bundle's graph gives no score {policy.score!r}, only"
+                f" {', '.join(SCORE_NAMES[:given])}: take one of them, or export the bundle again"
+            )
+        return index
+
+    def _check_output(self, name: Extra) -> None:
+        if not _output_size(self._step, name):
+            raise InvalidInputError(
+                f"this bundle's graph does not give its {name}, which this policy, verification"
+                " rule or training needs: do without, or export the bundle again"
+            )
 
     def replay(self, state: DeviceState, tokens: Sequence[int]) -> None:
         """Put the picture's first tokens into the cache, so that the next one can be drafted."""
@@ -168,6 +212,12 @@ class ImageDecoder:
             raise InvalidInputError(f"a token lies between 0 and {manifest.vocab_size - 1}")
         picture: NDArray[np.uint8] = self._session.run(["picture"], {"tokens": tokens})[0]
         return picture
+
+
+def _output_size(session: onnxruntime.InferenceSession, name: str) -> int:
+    """The length of an output, 0 if the graph has none of that name."""
+    shapes = {each.name: each.shape for each in session.get_outputs()}
+    return int(shapes[name][-1]) if name in shapes else 0
 
 
 def _session(bundle: Bundle, name: str) -> onnxruntime.InferenceSession:

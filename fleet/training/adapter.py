@@ -35,7 +35,7 @@ class LocalPolicy:
     sampling: SamplingRule
 
     def decide(self, all_scores: Tensor) -> Tensor:
-        """Return where tokens stay local [B, T], from scores [B, T, 5]."""
+        """Return where tokens stay local [B, T], from scores [B, T, 6]."""
         local = all_scores[..., SCORE_NAMES.index(self.score)] <= self.threshold
         local[:, : self.prefix] = False
         return local

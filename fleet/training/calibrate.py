@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fleet.decoding.uncertainty import perturbation
 from fleet.models.checkpoint import DeviceParts
 from fleet.models.interval_head import interval_law, scores
 from fleet.models.transformer import Transformer
@@ -21,6 +22,8 @@ CALL_BUDGET = 0.30
 PREFIX_SHARE = 0.06
 # The prefix is made by the cloud, so fewer of the other tokens may be asked about.
 CALL_SHARE = (CALL_BUDGET - PREFIX_SHARE) / (1 - PREFIX_SHARE)
+# What gets a threshold: the graph's scores, and the one that comes from its logits.
+CALIBRATED = (*SCORE_NAMES, "perturbation")
 GUIDANCES = (1.0, 2.0, 3.0)
 CAPTIONS = 200
 VALIDATION_PICTURES = 244
@@ -49,7 +52,7 @@ def calibrate(
         rule = replace(sampling, guidance=guidance)
         seen = free_running_scores(device, codes, torch.cat(drawn), rule, seed)
         quantiles = np.quantile(seen, 1 - CALL_SHARE, axis=0)
-        thresholds[f"{guidance:g}"] = dict(zip(SCORE_NAMES, map(float, quantiles), strict=True))
+        thresholds[f"{guidance:g}"] = dict(zip(CALIBRATED, map(float, quantiles), strict=True))
     bar.show(len(guidances) / (len(guidances) + 1), "validation")
     calibration = {
         "call_budget": CALL_BUDGET,
@@ -68,17 +71,22 @@ def calibrate(
 def free_running_scores(
     device: DeviceParts, codes: Tensor, captions: Tensor, rule: SamplingRule, seed: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Return the scores [N, 5] of the tokens after the prefix of pictures drawn by the device."""
+    """Return the scores [N, 7] of the tokens after the prefix of pictures drawn by the device.
+
+    They are in the order of `CALIBRATED`.
+    """
     prefix = int(PREFIX_SHARE * device.transformer.config.n_token)
     seen: list[Tensor] = []
 
     def watch(position: int, hidden: Tensor, logits: Tensor) -> None:
         if position >= prefix:
-            seen.append(scores(interval_law(logits, device.head.radius(hidden)), codes))
+            said = scores(interval_law(logits, device.head.radius(hidden)), codes)
+            tempered = torch.from_numpy(perturbation(logits.numpy())[:, None])
+            seen.append(torch.cat([said.double(), tempered], dim=-1))
 
     generator = torch.Generator().manual_seed(seed)
     draw_images(device.transformer, captions, rule, generator, watch)
-    return torch.stack(seen).flatten(0, 1).double().numpy()
+    return torch.stack(seen).flatten(0, 1).numpy()
 
 
 def _write(path: Path, content: object) -> None:

@@ -225,6 +225,9 @@ def card(work: Path, family: Path | None, seed: int) -> None:
 @click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
 @click.option("--guidance", default=2.0, show_default=True, help="One that was calibrated.")
 @click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
+@click.option("--dynamic", is_flag=True, help="The threshold tracks the budget in each picture.")
+@click.option("--max-run", default=0, help="Tokens in a row that may go unverified; 0: any number.")
+@click.option("--row-starts", is_flag=True, help="The first token of each row is verified.")
 def export(work: Path, output: Path | None, key: Path, **chosen: Any) -> None:
     """Export the trained family as graphs and half-precision weights, and sign it.
 

@@ -53,6 +53,9 @@ class Release:
     family: str
     guidance: float
     score: ScoreName
+    dynamic: bool = False
+    max_run: int = 0
+    row_starts: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,9 @@ def _policy_fields(calibration: dict[str, Any], release: Release) -> dict[str, A
     return {
         "sampling": sampling,
         "score": release.score,
+        "dynamic": release.dynamic,
+        "max_run": release.max_run,
+        "row_starts": release.row_starts,
         "thresholds": thresholds,
         "budget": calibration["call_budget"],
     }

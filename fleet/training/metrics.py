@@ -28,7 +28,7 @@ class Comparison:
     mismatch: NDArray[np.bool_]  # the draws differ
     greedy_mismatch: NDArray[np.bool_]
     coverage: NDArray[np.float64]  # share of probability whose error the radius covers
-    scores: NDArray[np.float64]  # [N, 5]
+    scores: NDArray[np.float64]  # [N, 6]
 
 
 @torch.no_grad()

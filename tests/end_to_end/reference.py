@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fleet.decoding.accept import Decision, Policy, decide
+from fleet.decoding.accept import START, Decision, Policy, decide, follow, score_of
 from fleet.decoding.sampling import draw, sharpen
 from fleet.decoding.uncertainty import quantise_features, restore_features
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
@@ -62,13 +62,16 @@ def reference(models: Path, caption: str, seed: int, policy: Policy, prefix: int
     scale = np.array(manifest.feature_scale, np.float32)
     tokens = np.zeros(manifest.tokens, np.int64)
     decisions = np.zeros(manifest.tokens, np.uint8)
-    scores = np.zeros(manifest.tokens)
+    scores, track = np.zeros(manifest.tokens), START
     for position in range(manifest.tokens):
         before = int(tokens[position - 1]) if position else -1
         prediction = device.step(state, position, before)
         own = int(draw(sharpen(teacher.logits()[0], manifest.sampling), state.noise[position]))
-        scores[position] = prediction.score(policy.score)
-        local = position >= prefix and decide(prediction, policy) is Decision.ACCEPT
+        scores[position] = score_of(prediction, policy, seed)
+        accepts = decide(policy, scores[position], position, track) is Decision.ACCEPT
+        local = position >= prefix and accepts
+        if position >= prefix:
+            track = follow(policy, track, not local)
         tokens[position] = prediction.token if local else own
         if position >= prefix:
             kept = VERIFIED if own == prediction.token else CORRECTED

@@ -19,7 +19,7 @@ from edge_agent.app import Agent, agent
 from edge_agent.device import Order
 from edge_agent.generate import Outcome, Progress
 from edge_agent.maker import Wish
-from edge_agent.settings import AgentSettings, GenerationSettings, PolicyName
+from edge_agent.settings import AgentSettings, GenerationSettings
 from edge_agent.station import open_station
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.ids import new_id
@@ -40,7 +40,7 @@ from tests.integration.edge_agent.toy_hub_device import (
 from tests.unit.cloud_hub.toy import SAMPLING, cloud_only
 
 Connect = Callable[[str, Will | None], AbstractAsyncContextManager[Transport]]
-POLICIES: dict[PolicyName, Policy] = {
+POLICIES: dict[str, Policy] = {
     "ciar": Policy("entropy", 0.5),
     "verify-all": verify_all(),
     "device-only": device_only(),
@@ -115,13 +115,13 @@ async def joined(link: Connect, folder: Path, **generation: Any) -> AsyncIterato
             yield running
 
 
-async def made(agent: Agent, policy: PolicyName, seed: int) -> Outcome:
+async def made(agent: Agent, policy: str, seed: int) -> Outcome:
     outcome, note = await agent.maker.make(Wish(CAPTION, seed, policy), Quiet())
     assert ("", "") == (note, outcome.fallback)
     return outcome
 
 
-def order(seed: int, policy: PolicyName) -> Order:
+def order(seed: int, policy: str) -> Order:
     prefix = 0 if policy == "device-only" else PREFIX
     return Order(CAPTION, seed, SAMPLING, POLICIES[policy], prefix, True)
 
@@ -132,7 +132,7 @@ def tokens(outcome: Outcome) -> list[int]:
 
 @pytest.mark.parametrize("policy", ["ciar", "verify-all", "device-only"])
 async def test_agent_and_hub_make_the_picture_of_the_simplest_rule(
-    link: Connect, database: Database, tmp_path: Path, policy: PolicyName
+    link: Connect, database: Database, tmp_path: Path, policy: str
 ) -> None:
     async with serving(link, make_hub(database)), joined(link, tmp_path) as running:
         found = {seed: tokens(await made(running, policy, seed)) for seed in range(4)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw
-from fleet.prediction import SCORE_NAMES
+from fleet.prediction import POLICY_SCORES, SCORE_NAMES
 from tests.unit.decoding.laws import chi_square_z, normal_deviate
 from tests.unit.decoding.toy import (
     LENGTH,
@@ -90,12 +90,31 @@ def test_device_only_gives_the_device_s_picture_and_asks_nothing(seed: int, timi
     assert not any(picture.verified)
 
 
-@given(seeds, timings, timings, st.sampled_from(SCORE_NAMES), st.floats(0, 1))
+@given(seeds, timings, st.integers(1, 3))
+def test_a_capped_device_only_asks_in_a_fixed_rhythm(seed: int, timing: Timing, cap: int) -> None:
+    picture = decode(pair(), Policy("spread", math.inf, max_run=cap), seed, timing)
+
+    assert picture.verified == [position % (cap + 1) == cap for position in range(LENGTH)]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """Any score at any threshold, with anything added."""
+    name = draw(st.sampled_from(POLICY_SCORES))
+    if name in SCORE_NAMES:
+        threshold = float(
+            np.quantile(pair().scores[..., SCORE_NAMES.index(name)], draw(st.floats(0, 1)))
+        )
+    else:
+        threshold = draw(st.floats(0, 1))
+    share = draw(st.sampled_from([0.0, 0.2, 0.6])) if threshold > 0 else 0.0
+    return Policy(name, threshold, share, draw(st.integers(0, 4)), draw(st.sampled_from([0, 3])))
+
+
+@given(seeds, timings, timings, policies())
 def test_a_picture_does_not_depend_on_window_batching_bonus_or_timing(
-    seed: int, one: Timing, other: Timing, name: str, share: float
+    seed: int, one: Timing, other: Timing, policy: Policy
 ) -> None:
-    column = pair().scores[..., SCORE_NAMES.index(name)]
-    policy = Policy(name, float(np.quantile(column, share)))  # type: ignore[arg-type]
 
     first, second = decode(pair(), policy, seed, one), decode(pair(), policy, seed, other)
 

@@ -7,17 +7,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from fleet.decoding.noise import gumbel
+from fleet.decoding.sampling import draw
 from fleet.decoding.uncertainty import (
     disparity,
     entropy,
     feature_scalars,
     one_minus_max,
+    perturbation,
     quantise_features,
     rejection_bound,
     restore_features,
     scores,
     spread,
+    spread_bound,
     uncertainty,
     unit_codebook,
     volume,
@@ -51,12 +56,18 @@ def test_scores_agree_with_their_definitions_in_higher_precision(
     odds, wide = exact_odds(logits), radius.astype(np.longdouble)
     lower, center, upper = logistic(odds - wide), logistic(odds), logistic(odds + wide)
     width = upper - lower
+    mean = center.astype(float) @ codes
+    square = (mean**2).sum(axis=-1)
+    lead = mean @ codes.T - square[:, None]
+    lost = np.where(lead > 0, center - lower, upper - center).astype(float) * np.abs(lead)
+    kept = np.maximum(square - lost.sum(axis=-1), 0)
     wanted = {
         "uncertainty": width.sum(axis=-1) * width.std(axis=-1),
         "rejection_bound": np.minimum((center - lower).sum(-1), (upper - center).sum(-1)),
         "entropy": -(center * np.log(center)).sum(axis=-1),
         "one_minus_max": 1 - center.max(axis=-1),
-        "spread": 2 * (1 - ((center.astype(float) @ codes) ** 2).sum(axis=-1)),
+        "spread": 2 * (1 - square),
+        "spread_bound": 2 * (1 - kept**2 / np.maximum(square, 1e-12)),
     }
     single = logits.dtype == np.float32
     for index, name in enumerate(SCORE_NAMES):
@@ -87,8 +98,98 @@ def test_scores_are_finite_and_not_negative(interval: Interval) -> None:
     assert result.dtype == interval.radius.dtype
     assert np.isfinite(result).all()
     assert (result >= 0).all()
-    limits = np.array([np.inf, 1 + 1e-6, math.log(size) + 1e-4, 1 - 1 / size + 1e-6, 2 + 1e-6])
-    assert (result <= limits).all()
+    limits = [np.inf, 1 + 1e-6, math.log(size) + 1e-4, 1 - 1 / size + 1e-6, 2 + 1e-6, 2 + 1e-5]
+    assert (result <= np.array(limits)).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_broken_logits_give_no_finite_score(bad: float) -> None:
+    logits = np.random.default_rng(1).normal(size=(3, 50)).astype(np.float32)
+    logits[0, 7] = bad
+    logits[1] = bad
+    radius = np.ones_like(logits)
+
+    with np.errstate(all="ignore"):
+        found = scores(interval_softmax(logits, radius), codebook(50))
+        tempered = perturbation(logits)
+
+    broken = [True, True, False]
+    if bad == -math.inf:
+        broken[0] = False  # one masked code is a law all the same
+    for row, is_broken in enumerate(broken):
+        assert np.isfinite(found[row]).all() != is_broken, row
+        assert not (is_broken and np.isfinite(found[row]).any()), row
+        assert np.isfinite(tempered[row]) != is_broken, row
+
+
+def test_a_broken_radius_gives_no_finite_score_of_the_interval() -> None:
+    radius = np.ones((1, 50), np.float32)
+    radius[0, 3] = math.nan
+    logits = np.random.default_rng(1).normal(size=(1, 50)).astype(np.float32)
+
+    found = scores(interval_softmax(logits, radius), codebook(50))[0]
+
+    named = dict(zip(SCORE_NAMES, found, strict=True))
+    for name in ("uncertainty", "rejection_bound", "spread_bound"):
+        assert not np.isfinite(named[name]), name
+
+
+@given(intervals(sizes=(2, 3, 50)), st.integers(0, 2**32 - 1))
+def test_no_law_inside_the_interval_has_a_larger_spread_than_the_bound(
+    interval: Interval, seed: int
+) -> None:
+    codes = codebook(interval.radius.shape[-1])
+    bound = spread_bound(interval, codes)
+
+    for row in range(2):
+        for law in laws_inside(interval, row, codes, seed):
+            mean = law @ codes
+            assert 2 * (1 - mean @ mean) <= bound[row] + 1e-5
+
+
+def laws_inside(interval: Interval, row: int, codes: Floats, seed: int) -> list[Floats]:
+    """Laws between the bounds: some at random, and one of large spread by Frank and Wolfe."""
+    lower, upper = (np.asarray(side[row], np.float64) for side in (interval.lower, interval.upper))
+    rng = np.random.default_rng(seed)
+    found = [fill(lower, upper, rng.permutation(len(lower))) for _ in range(10)]
+    law = fill(lower, upper, np.argsort(codes @ (np.asarray(interval.center[row]) @ codes)))
+    for step in range(60):
+        best = fill(lower, upper, np.argsort(codes @ (law @ codes)))
+        law = law + (best - law) * 2 / (step + 2)
+        found.append(law)
+    return found
+
+
+def fill(lower: Floats, upper: Floats, order: NDArray[np.int64]) -> Floats:
+    """The law that gives codes, in order, as much as the bounds let them have."""
+    room = (upper - lower)[order]
+    given = np.clip(1 - lower.sum() - np.concatenate([[0], np.cumsum(room)[:-1]]), 0, room)
+    law = lower.copy()
+    law[order] += given
+    return law
+
+
+@given(heads())
+def test_without_radii_the_spread_bound_is_the_spread(head: tuple[Floats, Floats]) -> None:
+    logits, _ = head
+    codes = codebook(logits.shape[-1]).astype(logits.dtype)
+    interval = interval_softmax(logits, np.zeros_like(logits))
+
+    np.testing.assert_array_equal(spread_bound(interval, codes), spread(interval, codes))
+
+
+def test_the_perturbation_is_the_share_of_draws_that_differ() -> None:
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=50) * 2
+    temperatures = (np.arange(20) + 0.5) / 10
+    drafts = draw(logits, gumbel(1, np.arange(40_000), 50))
+    others = draw(
+        logits / temperatures[np.arange(40_000) % 20, None], gumbel(2, np.arange(40_000), 50)
+    )
+
+    share = float((drafts != others).mean())
+
+    assert abs(share - float(perturbation(logits))) < 4 * math.sqrt(0.25 / 40_000)
 
 
 @given(heads(), st.floats(0, 1))

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decoding.accept import Decision, Policy, decide
+from fleet.decoding.accept import START as FRESH
+from fleet.decoding.accept import Decision, Policy, Track, decide, follow, score_of
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw, law
 from fleet.decoding.uncertainty import scores, unit_codebook
@@ -51,6 +52,7 @@ class Picture:
 
     tokens: list[int] = field(default_factory=list)
     verified: list[bool] = field(default_factory=list)
+    tracks: list[Track] = field(default_factory=lambda: [FRESH])  # before each position
     corrected: int = 0
     requests: int = 0
     bonuses: int = 0
@@ -58,6 +60,7 @@ class Picture:
     def cut(self, length: int) -> None:
         del self.tokens[length:]
         del self.verified[length:]
+        del self.tracks[length + 1 :]
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class Decoder:
         self.pair = pair
         self.policy = policy
         self.timing = timing
+        self.seed = seed
         self.noise = gumbel(seed, np.arange(LENGTH), SYMBOLS)
         self.coin = np.random.default_rng(timing.seed)
         self.picture = Picture()
@@ -130,14 +134,17 @@ class Decoder:
             self.pair.scores[position, previous],
             np.zeros(FEATURE_SIZE),
             np.zeros(1),
+            self.pair.device[position, previous],
         )
-        verify = decide(prediction, self.policy) is Decision.VERIFY
+        score, track = score_of(prediction, self.policy, self.seed), self.picture.tracks[-1]
+        verify = decide(self.policy, score, position, track) is Decision.VERIFY
         bonus = self.bonus.pop(position, NO_TOKEN)
         if verify and bonus != NO_TOKEN:  # the verdict is here already
             self.picture.bonuses += 1
             token = bonus
         self.picture.tokens.append(token)
         self.picture.verified.append(verify)
+        self.picture.tracks.append(follow(self.policy, track, verify))
 
     def _unsettled(self) -> list[int]:
         return [
@@ -181,6 +188,7 @@ class Decoder:
             self.picture.cut(after)
             self.picture.tokens.append(verdict.next_token)
             self.picture.verified.append(True)
+            self.picture.tracks.append(follow(self.policy, self.picture.tracks[-1], True))
             self.picture.corrected += 1
             self.bonus.clear()
             self.sent = after + 1

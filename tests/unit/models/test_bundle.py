@@ -12,6 +12,7 @@ from fleet.models.bundle import (
     MANIFEST,
     SIGNATURE,
     Bundle,
+    Manifest,
     content_version,
     write_bundle,
 )
@@ -75,6 +76,25 @@ def test_the_version_follows_from_the_content(tmp_path: Path, keys: tuple[Path, 
 
     assert same.device_version == again.device_version
     assert len({m.device_version for m in (same, file, threshold)}) == 3
+
+
+def test_a_field_at_its_default_leaves_the_version_and_is_not_written(
+    tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    plain = write_bundle(tmp_path / "plain", manifest_fields(), FILES, keys[0])
+    said = write_bundle(tmp_path / "said", manifest_fields(max_run=0), FILES, keys[0])
+    capped = write_bundle(tmp_path / "capped", manifest_fields(max_run=12), FILES, keys[0])
+
+    assert plain.device_version == said.device_version != capped.device_version
+    assert "max_run" not in json.loads((tmp_path / "said" / MANIFEST).read_text())
+    assert Bundle.open(tmp_path / "capped", keys[1]).manifest.max_run == 12
+
+
+def test_the_call_share_is_the_budget_s_rest_after_the_prefix(bundle: Path) -> None:
+    manifest = Manifest.model_validate_json((bundle / MANIFEST).read_text())
+
+    assert manifest.call_share == pytest.approx((0.3 - 1 / 16) / (1 - 1 / 16))
+    assert manifest.model_copy(update={"prefix_tokens": 8}).call_share == 0
 
 
 def test_a_version_of_files_depends_on_names_and_contents() -> None:

@@ -14,6 +14,7 @@ from fleet.decoding.sampling import draw, guide, sharpen
 from fleet.decoding.uncertainty import feature_scalars, scores
 from fleet.errors import BundleError, InvalidInputError
 from fleet.interval import interval_softmax
+from fleet.models import onnx_model
 from fleet.models.bundle import (
     CLOUD_FOLDER,
     DECODER_GRAPH,
@@ -244,3 +245,46 @@ def test_an_uncalibrated_guidance_is_refused(exported: Exported, tmp_path: Path)
 
     with pytest.raises(InvalidInputError, match=r"at guidance 4\.5, only at 2"):
         export_family(exported.path.parent, tmp_path, key, Release("tiny", 4.5, "spread"))
+
+
+def test_logits_come_out_where_they_are_asked_for(exported: Exported) -> None:
+    device, words = exported.device, exported.device.vocabulary.encode(CAPTIONS[0])
+    tokens = some_tokens(4)
+    plain = run(device, begin(exported, CAPTIONS[0]), tokens)
+    asking = device.begin(
+        words, seed=5, sampling=SAMPLING, policy=POLICY, extras=("logits", "guided_hidden")
+    )
+    tempered = begin(exported, CAPTIONS[0], policy=Policy("perturbation", 0.5))
+
+    for state in (asking, tempered):
+        found = run(device, state, tokens)
+        for mine, same in zip(found, plain, strict=True):
+            assert same.logits is None
+            assert mine.logits is not None
+            drawn = draw(sharpen(mine.logits, SAMPLING), state.noise[mine.position])
+            assert int(drawn) == mine.token == same.token
+            if state is asking:
+                assert mine.guided_hidden is not None
+                rebuilt = exported.family.device.head.center.weight.detach().numpy()
+                np.testing.assert_allclose(rebuilt @ mine.guided_hidden, mine.logits, atol=1e-4)
+
+
+def test_a_score_from_outside_the_graph_has_no_margin_in_the_feature(exported: Exported) -> None:
+    tokens = some_tokens(4)
+
+    for name in ("random", "perturbation"):
+        state = begin(exported, CAPTIONS[0], policy=Policy(name, 0.5))
+        assert {each.feature[14] for each in run(exported.device, state, tokens)} == {0}
+
+
+def test_an_older_graph_is_refused_what_it_does_not_give(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"scores": 5, "logits": 0, "guided_hidden": 0}
+    monkeypatch.setattr(onnx_model, "_output_size", lambda _, name: sizes[name])
+
+    begin(exported, CAPTIONS[0], policy=Policy("spread", 0.5))
+    with pytest.raises(InvalidInputError, match="no score 'spread_bound', only uncertainty"):
+        begin(exported, CAPTIONS[0], policy=Policy("spread_bound", 0.5))
+    with pytest.raises(InvalidInputError, match="does not give its logits"):
+        begin(exported, CAPTIONS[0], policy=Policy("perturbation", 0.5))
