@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from edge_agent.pace import Pace
 from edge_agent.plan import Meter
 from edge_agent.verifier import Verifier
 from fleet.errors import ProtocolError, TransportError
 from fleet.ids import RequestId, WorkerId
+from fleet.protocol.messages import VerifyResponse
 from fleet.transport.calls import Answer, CallStats, CallTimeout, LinkDownError
 
 Result = Answer | TransportError | ProtocolError
@@ -23,15 +25,16 @@ Work = Callable[[], Awaitable[tuple[Answer, CallStats]]]
 class Asking:
     """The tasks behind a session; `async with` ends them all."""
 
-    def __init__(self, verifier: Verifier, meter: Meter) -> None:
+    def __init__(self, verifier: Verifier, meter: Meter, pace: Pace) -> None:
         self.has_news = False  # read by the drafting thread, which then stops early
         self.gone: set[WorkerId] = set()  # workers that died or said goodbye
         self._verifier = verifier
         self._meter = meter
+        self._pace = pace
         self._group = asyncio.TaskGroup()
         self._listening = ExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._answers: deque[tuple[RequestId, Result]] = deque()
+        self._answers: deque[tuple[RequestId, Result, CallStats]] = deque()
         self._wake = asyncio.Event()
         self._link_task: asyncio.Task[None] | None = None
 
@@ -63,7 +66,10 @@ class Asking:
         """What has come since the last time."""
         self.has_news = False
         while self._answers:
-            yield self._answers.popleft()
+            request_id, answer, stats = self._answers.popleft()
+            if isinstance(answer, VerifyResponse) and not stats.retries:
+                self._pace.answered(stats.wait_s, answer.queue_s, answer.forward_s)
+            yield request_id, answer
 
     def cancel(self) -> None:
         """Ends all that is on its way."""
@@ -96,7 +102,7 @@ class Asking:
         except (TransportError, ProtocolError) as error:
             answer, stats = error, CallStats()
         self._meter.cost(stats)
-        self._answers.append((request_id, answer))
+        self._answers.append((request_id, answer, stats))
         self._notify()
 
     async def _link_is_back(self) -> None:

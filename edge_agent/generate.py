@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edge_agent.device import Device, Drafter, Order
 from edge_agent.drafts import Tally
+from edge_agent.pace import Pace
 from edge_agent.picture import Picture
 from edge_agent.plan import Meter, Plan, Reason
 from edge_agent.session import Session
@@ -79,6 +80,7 @@ class _Desk:
     picture: Picture
     drafter: Drafter
     timing: Timing
+    pace: Pace
     rows: int = 0
 
     def chunk(self, plan: Plan, session: Session | None) -> None:
@@ -87,15 +89,17 @@ class _Desk:
         Runs in a thread, so that the link is served meanwhile: onnxruntime lets go of the
         interpreter, and handing over costs 0.05 ms of a chunk's 8 ms (measured).
         """
-        begun = time.perf_counter()
+        begun, steps, uncertain = time.perf_counter(), self.timing.steps, 0
         for _ in range(plan.chunk):
-            if not self.picture.may_draft(plan.window) or (session and session.has_news):
-                break
             self._catch_up()
-            uncertain = self._draft()
-            if uncertain and self.picture.in_flight < plan.in_flight:
+            uncertain += self._draft()
+            if self.picture.length == self.picture.size:
                 break
-        self.timing.device_s += time.perf_counter() - begun
+            if session and (session.has_news or session.is_due() or not session.may_draft()):
+                break
+        seconds = time.perf_counter() - begun
+        self.timing.device_s += seconds
+        self.pace.drafted(self.timing.steps - steps, uncertain, seconds)
 
     def _catch_up(self) -> None:
         """Fills the cache rows of tokens that the cloud has put there."""
@@ -126,6 +130,7 @@ class Generation:
     order: Order
     device: Device
     plan: Plan
+    pace: Pace
     without_cloud: WithoutCloud
     report: Callable[[Progress], None]
     picture: Picture = field(init=False)
@@ -172,7 +177,13 @@ class Generation:
     async def _run_with_cloud(self, verifier: Verifier) -> None:
         deadline = asyncio.get_running_loop().time() + self.plan.deadline_s
         session = Session(
-            verifier, self.generation, self.order, self.picture, self.device, self.plan
+            verifier,
+            self.generation,
+            self.order,
+            self.picture,
+            self.device,
+            self.plan,
+            self.pace,
         )
         self.meter = session.meter
         async with session:
@@ -202,7 +213,7 @@ class Generation:
         if self._has_failed:
             return
         may_begin = session.was_opened or self.picture.alone
-        if may_begin and self.picture.may_draft(self.plan.window):
+        if may_begin and session.may_draft():
             await self._draft(desk, session)
         elif not self.picture.is_complete:
             begun = time.perf_counter()
@@ -217,7 +228,7 @@ class Generation:
         begun = time.perf_counter()
         drafter = await asyncio.to_thread(self.device.begin, self.order)
         self.timing.device_s += time.perf_counter() - begun
-        return _Desk(self.picture, drafter, self.timing)
+        return _Desk(self.picture, drafter, self.timing, self.pace)
 
     async def _draft(self, desk: _Desk, session: Session | None) -> None:
         await asyncio.to_thread(desk.chunk, self.plan, session)

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from edge_agent.device import Device, Order
 from edge_agent.generate import Generation, Outcome, Progress, WithoutCloud
+from edge_agent.pace import LEAST_CHANCE, Effort, Pace
 from edge_agent.plan import Plan
+from edge_agent.power import is_on_battery
 from edge_agent.settings import GenerationSettings
 from edge_agent.verifier import Verifier
 from fleet.decoding.policies import PolicyName
@@ -19,6 +21,7 @@ from fleet.models.bundle import Manifest
 
 MAX_CAPTION_CHARACTERS = 512  # what the protocol carries
 SEED_BITS = 63
+PACES_KEPT = 16
 SHORTEST_DEADLINE_S = 0.5  # what is left to a picture that waited its deadline away
 
 
@@ -74,6 +77,7 @@ class Maker:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._present: Generation | None = None
+        self._paces: dict[str, Pace] = {}  # one a policy's name
 
     @property
     def settled(self) -> int:
@@ -108,6 +112,7 @@ class Maker:
                 order,
                 self._device,
                 self._plan(max(SHORTEST_DEADLINE_S, deadline_s - waited)),
+                self._pace(order.policy.name),
                 wish.without_cloud or self._defaults.without_cloud,
                 report.progress,
             )
@@ -156,6 +161,19 @@ class Maker:
             use_features=self._defaults.use_features,
         )
 
+    def _pace(self, policy: str) -> Pace:
+        """What pictures under this policy have taught; of the policies used last."""
+        pace = self._paces.pop(policy, None) or Pace()
+        self._paces[policy] = pace
+        if len(self._paces) > PACES_KEPT:
+            del self._paces[next(iter(self._paces))]
+        return pace
+
+    def _effort(self) -> Effort:
+        if self._defaults.effort == "auto":
+            return "saving" if is_on_battery() else "balanced"
+        return self._defaults.effort
+
     def _plan(self, deadline_s: float) -> Plan:
         defaults = self._defaults
         patience = defaults.start_patience_s
@@ -165,6 +183,7 @@ class Maker:
             window=defaults.window,
             in_flight=defaults.in_flight,
             chunk=defaults.chunk,
+            least_chance=LEAST_CHANCE[self._effort()],
             # What has been gone for long is not waited for again at each picture.
             start_patience_s=max(0.0, patience - self._around.link_down_s()),
             outage_patience_s=max(min(patience, defaults.outage_patience_s), outage),

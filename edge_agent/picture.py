@@ -75,6 +75,16 @@ class Picture:
         return len(self._asked)
 
     @property
+    def undecided(self) -> int:
+        """Drafts that the cloud must judge and has not."""
+        return int((self.marks[self.settled : self.length] == Mark.PENDING).sum())
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is a draft that the cloud must judge and was not asked about."""
+        return bool((self.marks[self.sent : self.length] == Mark.PENDING).any())
+
+    @property
     def tally(self) -> Tally:
         """Settled positions by how they were decided."""
         counts = np.bincount(self.marks[: self.settled], minlength=len(Mark))

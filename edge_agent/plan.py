@@ -18,6 +18,7 @@ class Plan:
     window: int
     in_flight: int
     chunk: int
+    least_chance: float  # of standing, below which nothing is drafted; see `pace.py`
     start_patience_s: float
     outage_patience_s: float
 

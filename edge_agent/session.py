@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edge_agent.asking import Asking, Result
 from edge_agent.device import Device, Order
 from edge_agent.drafts import Backlog
+from edge_agent.pace import Pace
 from edge_agent.picture import Picture
 from edge_agent.plan import Meter, Plan, Reason
 from edge_agent.verifier import About, Verifier, verdict
@@ -33,7 +34,7 @@ LONGEST_PAUSE_S = 3.0
 class Session:
     """The cloud's side of one picture, driven by the loop in `generate.py`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one picture in all its respects
         self,
         verifier: Verifier,
         generation: GenerationId,
@@ -41,6 +42,7 @@ class Session:
         picture: Picture,
         device: Device,
         plan: Plan,
+        pace: Pace,
     ) -> None:
         self.meter = Meter()
         self.reason: Reason = ""  # what stands between the picture and the cloud right now
@@ -52,13 +54,17 @@ class Session:
         self._picture = picture
         self._device = device
         self._plan = plan
-        self._asking = Asking(verifier, self.meter)
+        self._pace = pace
+        self._reach = 0  # undecided drafts behind which one more is made
+        self._sent_at = 0.0
+        self._asking = Asking(verifier, self.meter, pace)
         self._worker: WorkerId | None = None
         self._opening: RequestId | None = None
         self._had_link = False  # at any time since the picture began
         self._draining = False
         self._failures = 0
         self._hold_until = 0.0
+        self._loop = asyncio.get_running_loop()
         self._started = self._heard = self._now()
 
     async def __aenter__(self) -> Self:
@@ -93,8 +99,28 @@ class Session:
             self._asking.await_link()
         elif self._worker is None:
             self._open()
-        else:
-            self._send(self._worker)
+        elif self.is_due():
+            self._verify(self._worker)
+
+    def may_draft(self) -> bool:
+        """Whether one more draft fits and is likely enough to stand."""
+        picture = self._picture
+        if not picture.may_draft(self._plan.window):
+            return False
+        return picture.alone or picture.undecided <= self._reach
+
+    def is_due(self) -> bool:
+        """Whether the drafts that were not sent yet go out now; see `pace.py`."""
+        picture, now = self._picture, self._now()
+        if self._worker is None or now < self._hold_until or not picture.has_unsent:
+            return False
+        if picture.in_flight >= (1 if self._draining else self._plan.in_flight):
+            return False
+        if not self.may_draft():
+            return True
+        if picture.in_flight:
+            return now - self._sent_at >= self._pace.service_s.value
+        return not self._pace.is_worth_holding(picture.undecided)
 
     def take(self) -> None:
         """Applies every answer that came."""
@@ -103,6 +129,7 @@ class Session:
         for request_id, answer in self._asking.take():
             if not self._picture.alone:
                 self._take(request_id, answer)
+        self._reach = self._pace.reach(self._plan.least_chance, self._plan.window)
 
     async def wait(self, give_up_at: float) -> None:
         """Returns when there is news, something to send again, or at `give_up_at`."""
@@ -136,30 +163,26 @@ class Session:
         self._opening = RequestId(new_id())
         history = self._picture.history()
         features = self._features(history)
-        work = partial(
-            self._verifier.open, self._about(self._opening), self._order, history, features
-        )
+        about = self._about(self._opening, self._verifier.longest_repeat_s)
+        work = partial(self._verifier.open, about, self._order, history, features)
         self._asking.ask(self._opening, work, "open")
 
-    def _send(self, worker: WorkerId) -> None:
-        if self._draining and self._picture.in_flight:
+    def _verify(self, worker: WorkerId) -> None:
+        backlog = self._picture.backlog()
+        if backlog is None:
             return
         self._draining = False
-        while self._picture.in_flight < self._plan.in_flight:
-            backlog = self._picture.backlog()
-            if backlog is None:
-                return
-            self._verify(worker, backlog)
-
-    def _verify(self, worker: WorkerId, backlog: Backlog) -> None:
+        self._sent_at = self._now()
         request_id = RequestId(new_id())
         self._picture.asked(request_id, backlog)
         features = self._features(backlog)
-        work = partial(self._verifier.verify, worker, self._about(request_id), backlog, features)
+        repeat_s = self._pace.repeat_after_s(self._verifier.longest_repeat_s)
+        about = self._about(request_id, repeat_s)
+        work = partial(self._verifier.verify, worker, about, backlog, features)
         self._asking.ask(request_id, work, f"verify from {backlog.start}")
 
-    def _about(self, request_id: RequestId) -> About:
-        return About(request_id, self._generation, self._time_left())
+    def _about(self, request_id: RequestId, repeat_s: float) -> About:
+        return About(request_id, self._generation, self._time_left(), repeat_s)
 
     def _features(self, backlog: Backlog) -> NDArray[np.int8]:
         """The interval features of a backlog's local tokens, where the cloud will use them."""
@@ -210,11 +233,15 @@ class Session:
         self._answered(answer)
 
     def _judged(self, request_id: RequestId, answer: VerifyResponse) -> None:
+        before = self._picture.tally
         try:
             self._picture.apply(request_id, verdict(answer))
         except ProtocolError as error:
             self._lose("refused", str(error))
             return
+        after = self._picture.tally
+        judged, fell = after.verified - before.verified, after.corrected - before.corrected
+        self._pace.judged(judged, judged - fell)
         self._failures = 0
         self._answered(answer)
 
@@ -276,6 +303,5 @@ class Session:
     def _time_left(self) -> float:
         return max(0.1, self._started + self._plan.deadline_s - self._now())
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        return self._loop.time()

@@ -50,8 +50,15 @@ class GenerationSettings(Section):
         default="complete", description="what to do when the cloud cannot help in time"
     )
     deadline_s: float = Field(default=30.0, gt=0, description="seconds for one picture")
-    window: int = Field(default=16, ge=1, description="drafts beyond the first unsettled token")
-    in_flight: int = Field(default=4, ge=1, description="requests on their way at a time")
+    effort: Literal["auto", "full", "balanced", "saving"] = Field(
+        default="auto",
+        description="how unlikely drafts are still made: below 2%, 10% or 50%; auto: balanced, "
+        "on battery saving",
+    )
+    window: int = Field(
+        default=64, ge=1, description="most drafts beyond the first unsettled token"
+    )
+    in_flight: int = Field(default=8, ge=1, description="most requests on their way at a time")
     chunk: int = Field(default=16, ge=1, description="drafts between two looks at the inbox")
     request_deadline_s: float = Field(
         default=10.0, gt=0, description="seconds until a silent worker is given up"
@@ -60,7 +67,10 @@ class GenerationSettings(Section):
         default=20.0, gt=0, description="seconds until opening is tried anew"
     )
     retry_after_s: float = Field(
-        default=1.0, gt=0, description="seconds until an unanswered request is sent again"
+        default=1.0,
+        gt=0,
+        description="seconds until an unanswered request is sent again; sooner once the round "
+        "trip is known",
     )
     start_patience_s: float = Field(
         default=2.0, ge=0, description="seconds to wait for a broker before a picture begins"

@@ -29,7 +29,7 @@ Features = NDArray[np.int8]  # [number of local tokens, 48]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long requests are waited for, and when they are sent again."""
+    """How long requests are waited for, and when they are sent again at the latest."""
 
     open_s: float
     verify_s: float
@@ -47,11 +47,12 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Which request, on which picture, and how many seconds the picture has left."""
+    """Which request, on which picture, how many seconds that has left, when to ask again."""
 
     request_id: RequestId
     generation: GenerationId
     deadline_s: float
+    repeat_s: float  # until it is sent again
 
 
 class Verifier:
@@ -82,6 +83,11 @@ class Verifier:
             yield
         finally:
             self._listeners.discard(listener)
+
+    @property
+    def longest_repeat_s(self) -> float:
+        """Seconds after which an unanswered request goes out again at the latest."""
+        return self._patience.retry_after_s
 
     @property
     def is_connected(self) -> bool:
@@ -120,7 +126,7 @@ class Verifier:
             deadline_s=about.deadline_s,
         )
         topic = topics.open_request(self._node)
-        return await self._call(topic, message, min(self._patience.open_s, about.deadline_s))
+        return await self._call(topic, message, about, self._patience.open_s)
 
     async def verify(
         self,
@@ -148,7 +154,7 @@ class Verifier:
             deadline_s=about.deadline_s,
         )
         topic = topics.pinned_request(self._node, worker)
-        return await self._call(topic, message, min(self._patience.verify_s, about.deadline_s))
+        return await self._call(topic, message, about, self._patience.verify_s)
 
     async def close(self, worker: WorkerId, generation: GenerationId) -> None:
         """Lets `worker` free the session; it is not answered.
@@ -161,11 +167,11 @@ class Verifier:
         await self._transport.publish(topic, encode(message), qos=0)
 
     async def _call(
-        self, topic: str, request: Request, deadline_s: float
+        self, topic: str, request: Request, about: About, longest_s: float
     ) -> tuple[Answer, CallStats]:
-        retry_after_s = self._patience.retry_after_s
+        deadline_s = min(longest_s, about.deadline_s)
         answer = await self._calls.call(
-            topic, request, deadline_s=deadline_s, retry_after_s=retry_after_s
+            topic, request, deadline_s=deadline_s, retry_after_s=about.repeat_s
         )
         self.heard_at = time.time()
         return answer

@@ -146,6 +146,39 @@ def step(rounds: int, models: Path | None) -> None:
     _figures(measure(models or reference_path(), rounds=rounds))
 
 
+@bench.command()
+@click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="Of a row.")
+@click.option(
+    "--rtt",
+    "rtts",
+    multiple=True,
+    type=click.IntRange(0, 5000),
+    help="Round trips in milliseconds. Default: 5, 20, 50, 100.",
+)
+@click.option("--shipped/--stand-ins", default=False, help="The shipped pair, or pairs by design.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def agent(pictures: int, rtts: tuple[int, ...], shipped: bool, models: Path | None) -> None:
+    """Pictures of an agent that drafts ahead, next to one that stops and waits."""
+    import asyncio
+
+    from fleet.models.bundle import reference_path
+    from simulations.bench_agent import CASES, ROUND_TRIPS_MS, SHIPPED
+    from simulations.bench_agent import bench as measure
+
+    work = measure(
+        models or reference_path(),
+        pictures=pictures,
+        cases=SHIPPED if shipped else CASES,
+        rtts=rtts or ROUND_TRIPS_MS,
+    )
+    _figures(asyncio.run(work))
+
+
 def _figures(rows: "Sequence[DataclassInstance]") -> None:
     """Prints equal dataclasses as a table, numbers with three digits."""
     from dataclasses import asdict

@@ -30,6 +30,7 @@ from fleet.transport.base import Inbound, Transport
 
 INBOX_LIMIT = 256
 OTHERS_LIMIT = 256
+LONGEST_RETRY_S = 1.0
 REFUSED_PAUSE_S = 0.05  # before the next try where a link that is up refused a payload
 
 Request = GenerationOpen | VerifyRequest
@@ -103,7 +104,9 @@ class Calls:
     async def call(
         self, topic: str, request: Request, *, deadline_s: float, retry_after_s: float
     ) -> tuple[Answer, CallStats]:
-        """The answer to `request`, sent to `topic` again every `retry_after_s` seconds.
+        """The answer to `request`, sent to `topic` again after `retry_after_s` seconds.
+
+        Each further wait is twice as long, up to `LONGEST_RETRY_S` where that is longer.
 
         While the link is down the call waits for it, within its deadline.
 
@@ -136,6 +139,7 @@ class Calls:
     async def _send_until_answered(
         self, topic: str, payload: bytes, pending: _Pending, retry_after_s: float
     ) -> Answer:
+        wait_s = retry_after_s
         while True:
             try:
                 await self._transport.publish(topic, payload, qos=0)
@@ -144,9 +148,10 @@ class Calls:
                 await asyncio.sleep(REFUSED_PAUSE_S)
                 continue
             self._count_attempt(pending, len(payload))
-            await asyncio.wait([pending.answer], timeout=retry_after_s)
+            await asyncio.wait([pending.answer], timeout=wait_s)
             if pending.answer.done():
                 return pending.answer.result()
+            wait_s = min(2 * wait_s, max(retry_after_s, LONGEST_RETRY_S))
 
     def _count_attempt(self, pending: _Pending, size: int) -> None:
         stats = pending.stats

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edge_agent.device import Order
 from edge_agent.generate import Generation, Outcome, Progress
+from edge_agent.pace import Pace
 from edge_agent.plan import Plan
 from edge_agent.verifier import Patience, Verifier
 from fleet.decoding.accept import Policy, device_only, verify_all
@@ -17,7 +20,15 @@ from fleet.errors import CapacityError, InvalidInputError, TransportError
 from fleet.ids import GenerationId, WorkerId
 from fleet.protocol.messages import GenerationOpened, Refused, VerifyResponse
 from fleet.transport.memory import MemoryBroker
-from tests.unit.edge_agent.toy import POLICIES, ToyDevice, ToyDrafter, ToyHub, order, stop_and_wait
+from tests.unit.edge_agent.toy import (
+    CIAR,
+    POLICIES,
+    ToyDevice,
+    ToyDrafter,
+    ToyHub,
+    order,
+    stop_and_wait,
+)
 from tests.unit.edge_agent.toy_cloud import Answer, jitter, toy_cloud, verifier
 
 PLAN = Plan(
@@ -25,9 +36,11 @@ PLAN = Plan(
     window=8,
     in_flight=3,
     chunk=4,
+    least_chance=0.02,
     start_patience_s=0.2,
     outage_patience_s=5,
 )
+PATIENT = Patience(open_s=5, verify_s=5, retry_after_s=0.02)
 QUICK = Patience(open_s=0.5, verify_s=0.3, retry_after_s=0.05)
 
 
@@ -37,6 +50,7 @@ def generation(wanted: Order, plan: Plan = PLAN, *, fail: bool = False) -> Gener
         wanted,
         ToyDevice(),
         plan,
+        Pace(),
         "fail" if fail else "complete",
         lambda _: None,
     )
@@ -76,6 +90,62 @@ async def test_late_lost_and_overtaking_answers_change_time_but_not_the_picture(
 
     assert stop_and_wait(order(seed, verify_all()), 24) == tokens(outcome)
     assert "" == outcome.fallback
+
+
+schedules = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.002, 0.008, 0.02]), st.integers(0, 3)), min_size=1
+)
+
+
+@given(
+    seed=st.integers(0, 999),
+    policy=st.sampled_from([CIAR, verify_all()]),
+    acceptance=st.sampled_from([0.0, 0.5, 0.95]),
+    least_chance=st.sampled_from([0.02, 0.5]),
+    schedule=schedules,
+)
+@settings(max_examples=25)
+def test_no_schedule_of_late_overtaking_lost_or_repeated_verdicts_changes_the_picture(
+    seed: int,
+    policy: Policy,
+    acceptance: float,
+    least_chance: float,
+    schedule: list[tuple[float, int]],
+) -> None:
+    """Answer k is late by the k-th delay and comes as often as the k-th count says."""
+    some_come = [*schedule, (0.0, 1), (0.0, 2)]
+    delays, counts = (itertools.cycle(column) for column in zip(*some_come, strict=True))
+    pace = Pace()
+    pace.judged(1000, round(1000 * acceptance))
+    wanted = order(seed, policy)
+
+    async def scheduled() -> Outcome:
+        broker = MemoryBroker()
+        async with toy_cloud(broker) as hub, verifier(broker, PATIENT) as cloud:
+            hub.spoil = lambda answer: (next(delays), answer)
+            hub.copies = lambda: next(counts)
+            making = generation(wanted, replace(PLAN, least_chance=least_chance))
+            making.pace = pace
+            return await making.run(cloud)
+
+    outcome = asyncio.run(scheduled())
+
+    assert stop_and_wait(wanted, 24) == tokens(outcome)
+    assert "" == outcome.fallback
+    assert 0 == outcome.picture.tally.unverified
+
+
+async def test_a_device_that_drafts_only_what_is_sure_drafts_none_in_vain() -> None:
+    broker = MemoryBroker()
+    making = generation(order(3, verify_all()), replace(PLAN, least_chance=1.0))
+    making.pace.judged(10_000, 0)
+
+    async with toy_cloud(broker), verifier(broker, QUICK) as cloud:
+        outcome = await making.run(cloud)
+
+    assert outcome.picture.tally.corrected > 3
+    assert 0 == outcome.picture.wasted
+    assert making.pace.acceptance.value > 0.1  # what stands is noticed
 
 
 async def test_device_only_sends_nothing_at_all() -> None:

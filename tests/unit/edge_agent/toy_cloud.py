@@ -39,6 +39,7 @@ class ToyCloud:
     transport: Transport
     hub: ToyHub
     spoil: Callable[[Answer], "tuple[float, Answer] | None"] = lambda answer: (0.0, answer)
+    copies: Callable[[], int] = lambda: 1  # of each answer
     is_busy: Callable[[], bool] = lambda: False
     closed: list[str] = field(default_factory=list)
     records: list[GenerationRecord] = field(default_factory=list)
@@ -81,8 +82,10 @@ class ToyCloud:
                 return
             case _:
                 raise AssertionError(message)
-        spoiled = self.spoil(answer)
-        if spoiled is not None:
+        for _ in range(self.copies()):
+            spoiled = self.spoil(answer)
+            if spoiled is None:
+                continue
             await asyncio.sleep(spoiled[0])
             with contextlib.suppress(TransportError):
                 await self.transport.publish(
