@@ -13,10 +13,8 @@ from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_head import IntervalHead
 from fleet.models.transformer import Transformer, TransformerConfig
 
-# Buffers that some releases carry and that are computed here, or only served training.
-_DERIVED = ("freqs_cis", "causal_mask", "quantize.codebook_used")
-_WRAPPERS = ("model", "module", "state_dict")
-_PREFIXES = ("module.", "_orig_mod.")
+# How many names a difference lists of each kind.
+_NAMED = 4
 
 
 def save_checkpoint(path: Path, payload: Mapping[str, Any]) -> None:
@@ -37,31 +35,57 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def unwrap_weights(loaded: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the bare weights of any container LlamaGen is released in."""
-    if "tok_embeddings.weight" not in loaded:
-        for wrapper in _WRAPPERS:
-            if isinstance(loaded.get(wrapper), Mapping):
-                loaded = loaded[wrapper]
-                break
-    weights = {_strip(name): value for name, value in loaded.items()}
-    return {name: value for name, value in weights.items() if not _is_derived(name)}
-
-
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights strictly; the error lists what is missing, foreign or of another shape."""
-    expected = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    problems = [f"missing {name}" for name in expected.keys() - found.keys()]
-    problems += [f"foreign {name}" for name in found.keys() - expected.keys()]
-    problems += [
-        f"{name} is {found[name]}, not {expected[name]}"
-        for name in expected.keys() & found.keys()
-        if expected[name] != found[name]
-    ]
-    if problems:
-        raise FleetError("the weights do not fit: " + "; ".join(sorted(problems)[:8]))
+    """Load weights strictly, by copying them into the module.
+
+    Raises:
+        FleetError: The weights are not the module's; see `difference`.
+    """
+    check_weights(module, weights)
     module.load_state_dict(dict(weights))
+
+
+def check_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Hold names and shapes of weights against those of a module.
+
+    Raises:
+        FleetError: They differ; the sentence says how.
+    """
+    found = difference(_shapes(module.state_dict()), _shapes(weights))
+    if found:
+        raise FleetError(f"the weights do not fit: {found}")
+
+
+def difference(
+    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> str:
+    """Say which weights are missing, foreign or of another shape; empty if none is."""
+    both = sorted(expected.keys() & found.keys())
+    kinds = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "foreign": sorted(found.keys() - expected.keys()),
+        "of another shape": [
+            f"{name} is {_show(found[name])}, not {_show(expected[name])}"
+            for name in both
+            if expected[name] != found[name]
+        ],
+    }
+    return "; ".join(
+        f"{len(names)} {kind} ({_few(names)})" for kind, names in kinds.items() if names
+    )
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a number"
+
+
+def _few(names: list[str]) -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return ", ".join(names[:_NAMED] + more)
 
 
 def save_tokenizer(path: Path, tokenizer: ImageTokenizer, **progress: Any) -> None:
@@ -104,13 +128,3 @@ def load_device(path: Path) -> DeviceParts:
     head = IntervalHead(transformer.output, loaded["rank"])
     load_weights(head, loaded["head"])
     return DeviceParts(transformer.eval(), head.eval())
-
-
-def _strip(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
-
-
-def _is_derived(name: str) -> bool:
-    return name in _DERIVED or ".kv_cache." in name

@@ -1,4 +1,4 @@
-"""The token model: LlamaGen's text-to-image architecture and parameter names, at any size.
+"""The token model: LlamaGen's architecture and parameter names, for classes and captions, any size.
 
 The condition (class or caption) is a prefix whose queries and keys are exactly zero, since its
 rotary cosines and sines are zero. Its tokens therefore attend uniformly, and everything after it
@@ -19,7 +19,11 @@ ROPE_BASE = 10000.0
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Sizes of a token model; `n_word` 0 means that captions come as ready features."""
+    """Sizes of a token model.
+
+    With classes (`n_class` above 0) the condition is one class, with words (`n_word`) a caption's
+    word ids, with neither a caption's ready features.
+    """
 
     n_layer: int
     n_head: int
@@ -31,6 +35,7 @@ class TransformerConfig:
     caption_length: int = 16
     caption_dim: int = 128
     dropout: float = 0.0
+    n_class: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -76,6 +81,19 @@ class CaptionProjection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         projected: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
         return projected
+
+
+class ClassEmbedding(nn.Module):
+    """One vector a class; the last row stands for no class."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.embedding_table = nn.Embedding(config.n_class + 1, config.dim)
+
+    def forward(self, classes: Tensor) -> Tensor:
+        """Return the prefix [B, 1, D] of classes [B]; `n_class` is no class."""
+        embedded: Tensor = self.embedding_table(classes)
+        return embedded[:, None]
 
 
 class CaptionEmbedding(nn.Module):
@@ -170,7 +188,8 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.cls_embedding = CaptionEmbedding(config)
+        self.cls_embedding: CaptionEmbedding | ClassEmbedding
+        self.cls_embedding = _condition_embedding(config)
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.n_layer))
         self.norm = RMSNorm(config.dim)
@@ -184,6 +203,18 @@ class Transformer(nn.Module):
         """Return the layers, typed."""
         return [block for block in self.layers if isinstance(block, TransformerBlock)]
 
+    @property
+    def captions(self) -> CaptionEmbedding:
+        """Return what embeds captions, of a model that has them."""
+        assert isinstance(self.cls_embedding, CaptionEmbedding)
+        return self.cls_embedding
+
+    @property
+    def classes(self) -> ClassEmbedding:
+        """Return what embeds classes, of a model that has them."""
+        assert isinstance(self.cls_embedding, ClassEmbedding)
+        return self.cls_embedding
+
     def forward(
         self,
         tokens: Tensor,  # [B, T], the image's first T tokens
@@ -192,7 +223,7 @@ class Transformer(nn.Module):
         input_feature: Tensor | None = None,  # [B, T, D], added to the token embeddings
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [B, T + 1, D] and logits [B, T + 1, V] of tokens 0 to T."""
-        features, valid = self.cls_embedding.features(captions), captions != PAD_ID
+        features, valid = self.captions.features(captions), captions != PAD_ID
         return self.forward_features(tokens, features, valid, unconditional, input_feature)
 
     def forward_features(
@@ -211,7 +242,7 @@ class Transformer(nn.Module):
         self, tokens: Tensor, captions: Tensor, unconditional: Tensor | None = None
     ) -> Tensor:
         """Return the hidden states [B, T + 1, D] alone, for those who need few of the logits."""
-        features, valid = self.cls_embedding.features(captions), captions != PAD_ID
+        features, valid = self.captions.features(captions), captions != PAD_ID
         return self.hidden_features(tokens, features, valid, unconditional)
 
     def hidden_features(
@@ -223,7 +254,17 @@ class Transformer(nn.Module):
         input_feature: Tensor | None = None,
     ) -> Tensor:
         """Do what `hidden` does, from ready caption features."""
-        prefix = self.cls_embedding(features, unconditional)
+        prefix = self.captions(features, unconditional)
+        return self.hidden_prefix(prefix, valid, tokens, input_feature)
+
+    def hidden_prefix(
+        self,
+        prefix: Tensor,  # [B, C, D], an embedded condition
+        valid: Tensor,  # [B, C]
+        tokens: Tensor,  # [B, T]
+        input_feature: Tensor | None = None,
+    ) -> Tensor:
+        """Do what `hidden` does, from an embedded condition."""
         x = torch.cat([prefix, self.embed(tokens, input_feature)], dim=1)
         length = x.shape[1]
         mask = prefix_mask(valid, length)
@@ -240,14 +281,22 @@ class Transformer(nn.Module):
 
     def condition(self, captions: Tensor, unconditional: Tensor | None = None) -> Condition:
         """Collapse left-padded captions [B, C] of word ids."""
-        features, valid = self.cls_embedding.features(captions), captions != PAD_ID
+        features, valid = self.captions.features(captions), captions != PAD_ID
         return self.condition_features(features, valid, unconditional)
 
     def condition_features(
         self, features: Tensor, valid: Tensor, unconditional: Tensor | None = None
     ) -> Condition:
         """Do what `condition` does, from features [B, C, caption_dim] and validity [B, C]."""
-        x = self.cls_embedding(features, unconditional)
+        return self.condition_prefix(self.captions(features, unconditional), valid)
+
+    def condition_classes(self, classes: Tensor) -> Condition:
+        """Collapse classes [B]; `n_class` is no class, the unconditional branch of guidance."""
+        prefix = self.classes(classes)
+        return self.condition_prefix(prefix, torch.ones_like(prefix[:, :, 0], dtype=torch.bool))
+
+    def condition_prefix(self, x: Tensor, valid: Tensor) -> Condition:
+        """Do what `condition` does, from an embedded condition [B, C, D]."""
         # Caption position i attends uniformly to the valid positions up to i, and itself.
         weights = prefix_mask(valid, x.shape[1]).type_as(x)  # [B, 1, C, C]
         weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -259,7 +308,7 @@ class Transformer(nn.Module):
             values.append(mixed[:, :, -1])
             x = block.finish(x, mixed)
         start = self.norm(x[:, -1])
-        return Condition(torch.stack(values), valid.sum(dim=1).type_as(x).log(), start)
+        return Condition(torch.stack(values), valid.sum(dim=1).float().log(), start)
 
     def span(
         self,
@@ -292,6 +341,10 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(self.output.weight)
+
+
+def _condition_embedding(config: TransformerConfig) -> CaptionEmbedding | ClassEmbedding:
+    return ClassEmbedding(config) if config.n_class else CaptionEmbedding(config)
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from fleet.models.checkpoint import (
     load_transformer,
     load_weights,
     save_checkpoint,
-    unwrap_weights,
 )
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.torch_model import CloudModel, load_image_tokenizer
@@ -113,14 +112,8 @@ def test_an_emoji_and_its_skin_tones_share_a_split() -> None:
     assert 0.9 < shares.count("train") / len(shares) < 0.97
 
 
-def test_a_wrapped_checkpoint_gives_its_bare_weights() -> None:
-    weights = {"module.tok_embeddings.weight": torch.ones(1), "freqs_cis": torch.ones(1)}
-
-    assert list(unwrap_weights({"model": weights})) == ["tok_embeddings.weight"]
-
-
 def test_weights_that_do_not_fit_are_named() -> None:
-    with pytest.raises(FleetError, match="missing bias"):
+    with pytest.raises(FleetError, match=r"1 missing \(bias\)"):
         load_weights(torch.nn.Linear(2, 2), {"weight": torch.ones(2, 2)})
 
 
