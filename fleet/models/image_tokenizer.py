@@ -1,4 +1,4 @@
-"""The convolutional VQ image tokenizer: LlamaGen's layout and names, at any size."""
+"""The convolutional VQ image tokenizer: LlamaGen's names; LlamaGen's and Chameleon's layouts."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +12,12 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class ImageTokenizerConfig:
-    """Sizes of the tokenizer; LlamaGen's VQ-16 is 128, (1, 1, 2, 2, 4), 2, 3, 256, attention."""
+    """Sizes of the tokenizer.
+
+    With `attention` there is one block in the middle, and with `level_attention` one after each
+    residual block of the lowest resolution (LlamaGen; Chameleon has none). With `unit_codes`
+    codes and features have length one (LlamaGen; Chameleon takes them as they are).
+    """
 
     channels: int = 16
     channel_multipliers: tuple[int, ...] = (1, 2, 6)
@@ -23,6 +28,13 @@ class ImageTokenizerConfig:
     code_width: int = 8
     norm_groups: int = 8
     attention: bool = False
+    level_attention: bool = True
+    unit_codes: bool = True
+
+    @property
+    def levels_attend(self) -> bool:
+        """Return whether the lowest resolution attends after each block."""
+        return self.attention and self.level_attention
 
     @property
     def downsampling(self) -> int:
@@ -43,13 +55,14 @@ class ImageTokenizer(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.quant_conv = nn.Conv2d(config.latent_channels, config.code_width, 1)
-        self.quantize = Quantizer(config.codebook_size, config.code_width)
+        self.quantize = Quantizer(config.codebook_size, config.code_width, unit=config.unit_codes)
         self.post_quant_conv = nn.Conv2d(config.code_width, config.latent_channels, 1)
         self.decoder = Decoder(config)
 
     def features(self, pictures: Tensor) -> Tensor:
-        """Return unit-length features [B, code_width, h, w] before the lookup."""
-        return F.normalize(self.quant_conv(self.encoder(pictures)), dim=1)
+        """Return features [B, code_width, h, w] before the lookup, as long as codes are."""
+        features: Tensor = self.quant_conv(self.encoder(pictures))
+        return F.normalize(features, dim=1) if self.config.unit_codes else features
 
     def encode(self, pictures: Tensor) -> Tensor:
         """Return the code ids [B, h*w] of pictures."""
@@ -69,21 +82,25 @@ class ImageTokenizer(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """A codebook on the unit sphere."""
+    """A codebook, on the unit sphere or not."""
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, width: int, *, unit: bool) -> None:
         super().__init__()
+        self.unit = unit
         self.embedding = nn.Embedding(size, width)
 
     @property
     def codes(self) -> Tensor:
-        """Return the codes [size, width], each of length one."""
-        return F.normalize(self.embedding.weight, dim=-1)
+        """Return the codes [size, width], each of length one on the unit sphere."""
+        weight = self.embedding.weight
+        return F.normalize(weight, dim=-1) if self.unit else weight
 
     def nearest(self, features: Tensor) -> Tensor:
-        """Return the id [B, h, w] of the nearest code of unit features [B, width, h, w]."""
-        # On the sphere the nearest code is the one with the largest inner product.
-        return (features.permute(0, 2, 3, 1) @ self.codes.T).argmax(dim=-1)
+        """Return the id [B, h, w] of the nearest code of features [B, width, h, w]."""
+        alike = features.permute(0, 2, 3, 1) @ self.codes.T
+        # On the sphere the nearest code is the one with the largest inner product; elsewhere
+        # half the squares of the codes' lengths decide with it.
+        return (alike if self.unit else alike - self.codes.square().sum(-1) / 2).argmax(dim=-1)
 
 
 class ResnetBlock(nn.Module):
@@ -190,7 +207,7 @@ class Encoder(nn.Module):
         self.conv_in = nn.Conv2d(3, widths[0], 3, padding=1)
         self.conv_blocks = nn.ModuleList()
         for index, pair in enumerate(zip([widths[0], *widths], widths, strict=False)):
-            attention = config.attention and index == last
+            attention = config.levels_attend and index == last
             level = Level(pair, config.encoder_blocks, groups, attention)
             if index != last:
                 level.downsample = Downsample(pair[1])
@@ -218,7 +235,7 @@ class Decoder(nn.Module):
         self.mid = _middle(widths[0], config)
         self.conv_blocks = nn.ModuleList()
         for index, pair in enumerate(zip([widths[0], *widths], widths, strict=False)):
-            attention = config.attention and index == 0
+            attention = config.levels_attend and index == 0
             level = Level(pair, config.decoder_blocks, groups, attention)
             if index != last:
                 level.upsample = Upsample(pair[1])

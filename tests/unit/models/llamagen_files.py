@@ -46,7 +46,8 @@ def golden(case: dict[str, Any], name: str) -> Tensor:
 def draw(name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return normal numbers that depend on the name only."""
     seed = (1234 + zlib.crc32(name.encode())) % 2**32
-    return np.random.RandomState(seed).standard_normal(shape)
+    drawn: NDArray[np.float64] = np.random.RandomState(seed).standard_normal(shape)
+    return drawn
 
 
 def _fill(shapes: Shapes) -> dict[str, Tensor]:

@@ -40,7 +40,8 @@ def by_caption(tmp_path: Path) -> Transformer:
 
 def whole(model: Transformer, prefix: Tensor, valid: Tensor) -> Tensor:
     """Return the logits [2, 16, V] of the golden tokens in one forward, prefix and all."""
-    return model.output(model.hidden_prefix(prefix, valid, TOKENS[:, :-1])).float()
+    logits: Tensor = model.output(model.hidden_prefix(prefix, valid, TOKENS[:, :-1]))
+    return logits
 
 
 def decoded(model: Transformer, condition: Condition) -> Tensor:
@@ -51,7 +52,8 @@ def decoded(model: Transformer, condition: Condition) -> Tensor:
         hidden, rows = model.span(token, past, condition)
         past = torch.cat([past, rows], dim=4)
         states.append(hidden)
-    return model.output(torch.cat(states, dim=1)).float()
+    logits: Tensor = model.output(torch.cat(states, dim=1))
+    return logits
 
 
 def empty(model: Transformer) -> Tensor:
