@@ -12,8 +12,8 @@ from cloud_hub.engine.runner import Span
 from fleet.decoding.sampling import guide
 from fleet.errors import InvalidInputError
 from fleet.models import spans as model_spans
+from fleet.models.conditions import Condition
 from fleet.models.torch_model import CloudModel
-from fleet.models.transformer import Condition
 
 _MIB = 1 << 20
 _CAPTIONS_KEPT = 256

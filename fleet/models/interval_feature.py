@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fleet.models.transformer import NORM_EPS
+from fleet.models.layers import NORM_EPS
 from fleet.prediction import FEATURE_SCALARS, FEATURE_SIZE
 
 HIDDEN = 256

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fleet.models.transformer import Condition, Transformer, TransformerConfig
+from fleet.models.conditions import Condition, Prompt
+from fleet.models.transformer import Transformer
 
 TOKEN_STEP = 4
 KEY_STEP = 32
@@ -46,26 +47,40 @@ class Span:
 
 
 class KVCache:
-    """Keys and values of all rows; cell 0 of a row is its condition, cell p + 1 position p.
+    """Keys and values of all rows, in the weights' precision.
 
-    A row is rolled back by starting a span at an earlier position: later cells are never read.
+    The first cells of a row are its condition's: one for a collapsed condition, whose key is 0,
+    or those of a whole prompt. Those of the picture's positions follow. A row is rolled back by
+    starting a span at an earlier position: later cells are never read.
     """
 
-    def __init__(self, config: TransformerConfig, rows: int, device: torch.device) -> None:
-        cells = _round_up(1 + config.n_token, KEY_STEP)
+    def __init__(self, transformer: Transformer, rows: int) -> None:
+        config, device = transformer.config, transformer.rotation.device
+        self.lead = config.lead
+        cells = _round_up(self.lead + config.n_token, KEY_STEP)
         shape = (config.n_layer, 2, rows, config.n_head, cells, config.head_dim)
-        self.cells = torch.zeros(shape, device=device)  # [L, 2, rows, H, cells, head_dim]
-        self.log_n = torch.zeros(rows, device=device)  # bias of the condition's key, which is 0
+        dtype = transformer.tok_embeddings.weight.dtype
+        # [L, 2, rows, H, cells, head_dim]
+        self.cells = torch.zeros(shape, device=device, dtype=dtype)
+        self.bias = torch.zeros(rows, self.lead, device=device)  # of the condition's keys
+        self.offsets = np.full(rows, config.caption_length)  # rotation of position 0
 
     @property
     def rows(self) -> int:
         """The number of rows."""
         return self.cells.shape[2]
 
-    def begin(self, row: int, condition: Condition, index: int) -> None:
+    def begin(self, row: int, condition: Condition | Prompt, index: int) -> None:
         """Give a row the condition at `index` of a batch of conditions."""
-        self.cells[:, 1, row, :, 0] = condition.value[:, index]
-        self.log_n[row] = condition.log_n[index]
+        if isinstance(condition, Condition):
+            self.cells[:, 1, row, :, 0] = condition.value[:, index]
+            self.bias[row, 0] = condition.log_n[index]
+            return
+        length = int(condition.lengths[index])
+        self.cells[:, :, row, :, : self.lead] = condition.rows[:, :, index]
+        self.bias[row] = 0
+        self.bias[row, : self.lead - length] = float("-inf")
+        self.offsets[row] = length
 
 
 class SpanEngine:
@@ -82,7 +97,7 @@ class SpanEngine:
 
     def new_cache(self, rows: int) -> KVCache:
         """Return a cache for `rows` rows, all of its memory taken now."""
-        return KVCache(self.config, rows, self.device)
+        return KVCache(self.transformer, rows)
 
     @torch.inference_mode()
     def run(self, cache: KVCache, spans: Sequence[Span], added: Tensor | None = None) -> Tensor:
@@ -101,7 +116,7 @@ class SpanEngine:
         plan = _plan(cache, spans, self.device)
         padded = None if added is None else _pad_rows(added, len(plan.tokens))
         x = self.transformer.embed(plan.tokens, padded)[None]
-        rotation = self.transformer.rotation[self.config.caption_length + plan.positions]
+        rotation = self.transformer.rotation[plan.turns]
         for layer, block in enumerate(self.transformer.blocks):
             q, k, v = block.project(x, rotation)  # [1, H, N, head_dim]
             keys, values = cache.cells[layer]
@@ -113,9 +128,9 @@ class SpanEngine:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [N, V] of hidden states [N, D]."""
+        """Return the logits [N, V], fp32, of hidden states [N, D]."""
         rows = _pad_rows(hidden, _round_up(len(hidden), TOKEN_STEP))
-        logits: Tensor = self.transformer.output(rows)[: len(hidden)]
+        logits: Tensor = self.transformer.output(rows)[: len(hidden)].float()
         return logits
 
 
@@ -135,7 +150,8 @@ class _Plan:
 
     count: int  # tokens, without padding
     tokens: Tensor  # [N], padded at the end
-    positions: Tensor  # [N], padded
+    cells: Tensor  # [count], cache cell of each token
+    turns: Tensor  # [N], padded, place of each token in the rotation table
     rows: Tensor  # [count], cache row of each token
     spread: Tensor  # [Q], the token of each padded query
     gather: Tensor  # [N], the padded query of each token
@@ -151,7 +167,8 @@ def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
     spread = np.zeros(int(widths.sum()), np.int64)
     spread[queries] = np.arange(count)
     extra = _round_up(count, TOKEN_STEP) - count
-    starts = np.array([span.start for span in spans])
+    positions = np.repeat(np.array([span.start for span in spans]), counts) + inside
+    rows = np.repeat(np.array([span.row for span in spans]), counts)
 
     def move(values: NDArray[np.int64], padding: int = 0) -> Tensor:
         return torch.from_numpy(np.pad(values, (0, padding))).to(device)
@@ -159,8 +176,9 @@ def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
     return _Plan(
         count=count,
         tokens=move(np.concatenate([span.tokens for span in spans]).astype(np.int64), extra),
-        positions=move(np.repeat(starts, counts) + inside, extra),
-        rows=move(np.repeat(np.array([span.row for span in spans]), counts)),
+        cells=move(cache.lead + positions),
+        turns=move(cache.offsets[rows] + positions, extra),
+        rows=move(rows),
         spread=move(spread),
         gather=move(queries, extra),
         groups=_groups(cache, spans, [int(width) for width in widths]),
@@ -175,7 +193,7 @@ def _groups(cache: KVCache, spans: Sequence[Span], widths: list[int]) -> list[_G
             continue
         chosen = spans[first:index]
         rows = slice(chosen[0].row, chosen[-1].row + 1)
-        bias = _bias(cache.log_n[rows], chosen, widths[first])
+        bias = _bias(cache.bias[rows], chosen, widths[first])
         groups.append(_Group(rows, offsets[first], widths[first], bias))
         first = index
     return groups
@@ -186,14 +204,16 @@ def _joins(spans: Sequence[Span], widths: list[int], index: int) -> bool:
     return follows and widths[index] == widths[index - 1]
 
 
-def _bias(log_n: Tensor, spans: Sequence[Span], queries: int) -> Tensor:
-    device = log_n.device
-    keys = _round_up(1 + max(span.end for span in spans), KEY_STEP)
+def _bias(lead: Tensor, spans: Sequence[Span], queries: int) -> Tensor:
+    """Return the bias [G, 1, queries, keys] of spans after conditions of bias `lead` [G, C]."""
+    device, first = lead.device, lead.shape[1]
+    keys = _round_up(first + max(span.end for span in spans), KEY_STEP)
     starts = torch.tensor([span.start for span in spans], device=device)
-    last = starts[:, None, None] + torch.arange(queries, device=device)[:, None] + 1  # its own cell
+    # A query sees up to its own cell.
+    last = starts[:, None, None] + torch.arange(queries, device=device)[:, None] + first
     hidden = torch.arange(keys, device=device) > last  # [G, queries, keys]
     bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))
-    bias[:, :, 0] = log_n[:, None]
+    bias[:, :, :first] = lead[:, None]
     return bias[:, None]
 
 
@@ -217,7 +237,7 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, plan: _Plan) -> Tensor:
 def _write(cells: Tensor, new: Tensor, plan: _Plan) -> None:
     """Put new keys or values [H, N, head_dim] into cells [rows, H, cells, head_dim]."""
     own = new[:, : plan.count].transpose(0, 1)
-    cells[plan.rows, :, plan.positions[: plan.count] + 1] = own
+    cells[plan.rows, :, plan.cells] = own
 
 
 def _pad_rows(values: Tensor, length: int) -> Tensor:

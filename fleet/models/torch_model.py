@@ -18,11 +18,12 @@ from fleet.ids import ModelVersion
 from fleet.models.bundle import VOCABULARY, content_version
 from fleet.models.caption import pad_left
 from fleet.models.checkpoint import load_weights
+from fleet.models.conditions import Condition
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import IntervalFeature
 from fleet.models.signing import read_file
 from fleet.models.spans import KVCache, Span, SpanEngine
-from fleet.models.transformer import Condition, Transformer, TransformerConfig
+from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.protocol.arrays import FEATURE_BYTES
 
 CLOUD_FORMAT = "ciar-cloud-1"

@@ -12,9 +12,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fleet.models.caption import PAD_ID
+from fleet.models.conditions import (
+    CaptionEmbedding,
+    ClassEmbedding,
+    Condition,
+    Prompt,
+    PromptEmbedding,
+)
+from fleet.models.layers import (
+    NORM_EPS,
+    ROPE_BASE,
+    Attention,
+    FeedForward,
+    RMSNorm,
+    TransformerBlock,
+    grid_rotation,
+    line_rotation,
+)
 
-NORM_EPS = 1e-5
-ROPE_BASE = 10000.0
+ConditionEmbedding = CaptionEmbedding | ClassEmbedding | PromptEmbedding
 
 
 @dataclass(frozen=True)
@@ -22,7 +38,9 @@ class TransformerConfig:
     """Sizes of a token model.
 
     With classes (`n_class` above 0) the condition is one class, with words (`n_word`) a caption's
-    word ids, with neither a caption's ready features.
+    word ids, with neither a caption's ready features. With `has_prompt` it is a prompt of at most
+    `caption_length` of `n_word` text tokens, which the image's tokens follow in one row
+    (Chameleon); `qk_norm` normalises queries and keys of each head.
     """
 
     n_layer: int
@@ -36,6 +54,10 @@ class TransformerConfig:
     caption_dim: int = 128
     dropout: float = 0.0
     n_class: int = 0
+    has_prompt: bool = False
+    qk_norm: bool = False
+    norm_eps: float = NORM_EPS
+    rope_base: float = ROPE_BASE
 
     @property
     def head_dim(self) -> int:
@@ -43,141 +65,14 @@ class TransformerConfig:
         return self.dim // self.n_head
 
     @property
+    def lead(self) -> int:
+        """Return how many cells of a cache come before the image's: all of a prompt, or one."""
+        return self.caption_length if self.has_prompt else 1
+
+    @property
     def n_token(self) -> int:
         """Return the number of tokens of one image."""
         return self.grid * self.grid
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A caption, collapsed to what decoding needs of it; exact, not an approximation."""
-
-    value: Tensor  # [L, B, H, head_dim], mean of the valid caption positions' values
-    log_n: Tensor  # [B], the log of their number: the virtual position's attention bias
-    start: Tensor  # [B, D], output hidden state of the last caption position
-
-
-class RMSNorm(nn.Module):
-    """Root mean square normalisation, in fp32 whatever the input."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + NORM_EPS)
-        return (wide * scale).type_as(x) * self.weight
-
-
-class CaptionProjection(nn.Module):
-    """Two layers from caption features to the model's width."""
-
-    def __init__(self, caption_dim: int, dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(caption_dim, dim, bias=False)
-        self.fc2 = nn.Linear(dim, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
-        return projected
-
-
-class ClassEmbedding(nn.Module):
-    """One vector a class; the last row stands for no class."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.embedding_table = nn.Embedding(config.n_class + 1, config.dim)
-
-    def forward(self, classes: Tensor) -> Tensor:
-        """Return the prefix [B, 1, D] of classes [B]; `n_class` is no class."""
-        embedded: Tensor = self.embedding_table(classes)
-        return embedded[:, None]
-
-
-class CaptionEmbedding(nn.Module):
-    """Caption features, of the words if there is a word table, and the features of no caption."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.cap_proj = CaptionProjection(config.caption_dim, config.dim)
-        length, width = config.caption_length, config.caption_dim
-        self.uncond_embedding = nn.Parameter(torch.randn(length, width) / width**0.5)
-        if config.n_word > 0:
-            self.word_embedding = nn.Embedding(config.n_word, width)
-            self.position_embedding = nn.Embedding(length, width)
-
-    def features(self, captions: Tensor) -> Tensor:
-        """Return the features [B, C, caption_dim] of left-padded word ids [B, C]."""
-        features: Tensor = self.word_embedding(captions) + self.position_embedding.weight
-        return features
-
-    def forward(self, features: Tensor, unconditional: Tensor | None = None) -> Tensor:
-        if unconditional is not None:  # [B], True where the caption is withheld
-            chosen = unconditional[:, None, None]
-            features = torch.where(chosen, self.uncond_embedding.type_as(features), features)
-        projected: Tensor = self.cap_proj(features)
-        return projected
-
-
-class Attention(nn.Module):
-    """Multi-head attention in two halves, so that every engine mixes rows in its own way."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.n_head = config.n_head
-        self.wqkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
-        self.wo = nn.Linear(config.dim, config.dim, bias=False)
-
-    def project(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rotated queries, rotated keys and values, each [B, H, T, head_dim]."""
-        batch, length, dim = x.shape
-        q, k, v = self.wqkv(x).split(dim, dim=-1)
-        shape = (batch, length, self.n_head, dim // self.n_head)
-        q, k = rotate(q.view(shape), rotation), rotate(k.view(shape), rotation)
-        return q.transpose(1, 2), k.transpose(1, 2), v.view(shape).transpose(1, 2)
-
-    def merge(self, mixed: Tensor) -> Tensor:
-        """Return the output [B, T, D] of mixed values [B, H, T, head_dim]."""
-        merged: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
-        return merged
-
-
-class FeedForward(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.w1 = nn.Linear(config.dim, config.ffn, bias=False)
-        self.w3 = nn.Linear(config.dim, config.ffn, bias=False)
-        self.w2 = nn.Linear(config.ffn, config.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
-        return result
-
-
-class TransformerBlock(nn.Module):
-    """One layer: `project` before the attention, `finish` after it."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.attention = Attention(config)
-        self.feed_forward = FeedForward(config)
-        self.attention_norm = RMSNorm(config.dim)
-        self.ffn_norm = RMSNorm(config.dim)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def project(self, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, T, head_dim] of the layer's input [B, T, D]."""
-        return self.attention.project(self.attention_norm(x), rotation)
-
-    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return the layer's output from its input and the mixed values [B, H, T, head_dim]."""
-        x = x + self.dropout(self.attention.merge(mixed))
-        result: Tensor = x + self.dropout(self.feed_forward(self.ffn_norm(x)))
-        return result
 
 
 class Transformer(nn.Module):
@@ -188,14 +83,13 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.cls_embedding: CaptionEmbedding | ClassEmbedding
+        self.cls_embedding: ConditionEmbedding
         self.cls_embedding = _condition_embedding(config)
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
-        self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.n_layer))
-        self.norm = RMSNorm(config.dim)
+        self.layers = nn.ModuleList(_block(config) for _ in range(config.n_layer))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        table = rotation_table(config.caption_length, config.grid, config.head_dim)
-        self.register_buffer("rotation", table, persistent=False)
+        self.register_buffer("rotation", rotation_of(config), persistent=False)
         self._initialise()
 
     @property
@@ -310,6 +204,22 @@ class Transformer(nn.Module):
         start = self.norm(x[:, -1])
         return Condition(torch.stack(values), valid.sum(dim=1).float().log(), start)
 
+    def prompt(self, prompts: Tensor, valid: Tensor) -> Prompt:
+        """Run prompts [B, C] of text tokens, padded on the left; `valid` [B, C] is not padding.
+
+        Positions count tokens, not padding, so the first token of every prompt is at 0.
+        """
+        assert isinstance(self.cls_embedding, PromptEmbedding)
+        x, length = self.cls_embedding(prompts), prompts.shape[1]
+        mask = prefix_mask(valid, length)
+        rotation = self.rotation[(valid.cumsum(dim=1) - 1).clamp(min=0)]
+        rows = []
+        for block in self.blocks:
+            q, k, v = block.project(x, rotation)
+            rows.append(torch.stack([k, v]))
+            x = block.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+        return Prompt(torch.stack(rows), valid.sum(dim=1), self.norm(x[:, -1]))
+
     def span(
         self,
         tokens: Tensor,  # [B, T], the tokens at positions P to P + T - 1 of the image
@@ -343,29 +253,29 @@ class Transformer(nn.Module):
         nn.init.zeros_(self.output.weight)
 
 
-def _condition_embedding(config: TransformerConfig) -> CaptionEmbedding | ClassEmbedding:
-    return ClassEmbedding(config) if config.n_class else CaptionEmbedding(config)
+def _condition_embedding(config: TransformerConfig) -> ConditionEmbedding:
+    if config.has_prompt:
+        return PromptEmbedding(config.n_word, config.dim)
+    if config.n_class:
+        return ClassEmbedding(config.n_class, config.dim)
+    return CaptionEmbedding(config.dim, config.caption_dim, config.caption_length, config.n_word)
 
 
-def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn interleaved pairs of x [B, T, H, head_dim] by the table [T, head_dim / 2, 2]."""
-    pairs = x.float().unflatten(-1, (-1, 2))
-    cos, sin = rotation[:, None, :, 0], rotation[:, None, :, 1]
-    first, second = pairs[..., 0], pairs[..., 1]
-    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return turned.flatten(-2).type_as(x)
+def _block(config: TransformerConfig) -> TransformerBlock:
+    return TransformerBlock(
+        Attention(config.dim, config.n_head, qk_norm=config.qk_norm),
+        FeedForward(config.dim, config.ffn),
+        eps=config.norm_eps,
+        dropout=config.dropout,
+    )
 
 
-def rotation_table(caption_length: int, grid: int, head_dim: int) -> Tensor:
-    """Return cosines and sines [C + grid², head_dim / 2, 2]; zeros, not identity, for captions."""
-    half = head_dim // 2
-    frequencies = ROPE_BASE ** (-torch.arange(0, half, 2).float() / half)
-    angles = torch.arange(grid).float()[:, None] * frequencies  # [grid, head_dim / 4]
-    rows = angles[:, None].expand(grid, grid, -1)
-    columns = angles[None, :].expand(grid, grid, -1)
-    cells = torch.cat([rows, columns], dim=-1).flatten(0, 1)  # [grid², head_dim / 2]
-    table = torch.stack([cells.cos(), cells.sin()], dim=-1)
-    return torch.cat([torch.zeros(caption_length, half, 2), table])
+def rotation_of(config: TransformerConfig) -> Tensor:
+    """Return the cosines and sines [C + T, head_dim / 2, 2] of all positions, fp32."""
+    if config.has_prompt:
+        length = config.caption_length + config.n_token
+        return line_rotation(length, config.head_dim, config.rope_base)
+    return grid_rotation(config.caption_length, config.grid, config.head_dim)
 
 
 def prefix_mask(valid: Tensor, length: int) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fleet.models.conditions import Condition
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
-from fleet.models.transformer import Condition, Transformer, guide
+from fleet.models.transformer import Transformer, guide
 
 Watcher = Callable[[int, Tensor, Tensor], None]
 

@@ -60,7 +60,7 @@ class LockStep:
             )
             self._cache = engine.new_cache(len(withheld))
             self._cache.cells[:, 1, :, :, 0] = condition.value
-            self._cache.log_n.copy_(condition.log_n)
+            self._cache.bias[:, 0] = condition.log_n
         self._rows = condition.start  # [branches * B, D]
         self._position = 0
 

@@ -8,6 +8,7 @@ weights load and the pictures are garbage, so it is never guessed.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from fleet.errors import FleetError, InvalidInputError
 from fleet.models.checkpoint import check_weights
 from fleet.models.formats.files import Weights, read_weights
 from fleet.models.formats.names import fuse_qkv, is_transformers_layout, native_names
-from fleet.models.transformer import Transformer, TransformerConfig, rotation_table
+from fleet.models.transformer import Transformer, TransformerConfig, rotation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def load_llamagen(
     except FleetError as error:
         raise InvalidInputError(f"{path} is no LlamaGen model: {error}") from error
     model.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
-    model.rotation = rotation_table(config.caption_length, config.grid, config.head_dim)
+    model.rotation = rotation_of(config)
     return model.eval().requires_grad_(False)
 
 
@@ -87,15 +88,21 @@ def llamagen_config(
     heads = heads or _heads(path, dim, n_layer)
     if dim % heads or dim // heads % 4:
         raise InvalidInputError(f"{heads} heads do not divide the width {dim} into fours")
-    sizes = {"n_layer": n_layer, "n_head": heads, "dim": dim, "ffn": ffn, "grid": grid}
+    sizes: dict[str, Any] = {
+        "n_layer": n_layer,
+        "n_head": heads,
+        "dim": dim,
+        "ffn": ffn,
+        "grid": grid,
+    }
     if "cls_embedding.embedding_table.weight" in weights:
         classes, _ = _shape(path, weights, "cls_embedding.embedding_table.weight")
         # A class is a prefix of one position; the table's last row is no class.
-        condition = {"caption_length": 1, "n_class": classes - 1}
+        sizes |= {"caption_length": 1, "n_class": classes - 1}
     else:
         length, width = _shape(path, weights, "cls_embedding.uncond_embedding")
-        condition = {"caption_length": length, "caption_dim": width}
-    return TransformerConfig(vocab_size=vocab_size, n_word=0, **sizes, **condition)
+        sizes |= {"caption_length": length, "caption_dim": width}
+    return TransformerConfig(vocab_size=vocab_size, n_word=0, **sizes)
 
 
 def size_name(config: TransformerConfig) -> str:

@@ -62,7 +62,8 @@ def _scaled(name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return 0.3 * drawn
     if name in ("tok_embeddings.weight", "cls_embedding.embedding_table.weight"):
         return 0.5 * drawn
-    return drawn / np.sqrt(shape[-1])
+    scaled: NDArray[np.float64] = drawn / np.sqrt(shape[-1])
+    return scaled
 
 
 def _shapes(args: dict[str, Any]) -> Shapes:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fleet.models.conditions import Condition
 from fleet.models.formats.llamagen import load_llamagen
-from fleet.models.transformer import Condition, Transformer, guide
+from fleet.models.transformer import Transformer, guide
 from tests.unit.models.llamagen_files import (
     CAPTIONS,
     CLASSES,

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,7 +27,12 @@ def write_work(work: Path) -> None:
     torch.manual_seed(11)
     vocabulary = CaptionVocabulary.from_captions(CAPTIONS)
     vocabulary.save(work / "vocabulary.json")
-    sizes = {"ffn": 48, "vocab_size": CODES, "grid": GRID, "n_word": len(vocabulary)}
+    sizes: dict[str, Any] = {
+        "ffn": 48,
+        "vocab_size": CODES,
+        "grid": GRID,
+        "n_word": len(vocabulary),
+    }
     cloud = Transformer(TransformerConfig(n_layer=2, n_head=2, dim=32, caption_dim=16, **sizes))
     device = Transformer(TransformerConfig(n_layer=2, n_head=2, dim=16, caption_dim=16, **sizes))
     head = IntervalHead(device.output, rank=4)

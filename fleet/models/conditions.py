@@ -1,0 +1,88 @@
+"""What a picture is made from: a class, a caption's features or a prompt's tokens."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A caption, collapsed to what decoding needs of it; exact, not an approximation."""
+
+    value: Tensor  # [L, B, H, head_dim], mean of the valid caption positions' values
+    log_n: Tensor  # [B], the log of their number: the virtual position's attention bias
+    start: Tensor  # [B, D], output hidden state of the last caption position
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the transformer saw it, padded on the left to C positions."""
+
+    rows: Tensor  # [L, 2, B, H, C, head_dim], keys and values
+    lengths: Tensor  # [B], how many of the last positions are tokens; padding is not counted
+    start: Tensor  # [B, D], output hidden state of the last position
+
+
+class CaptionProjection(nn.Module):
+    """Two layers from caption features to the model's width."""
+
+    def __init__(self, caption_dim: int, dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(caption_dim, dim, bias=False)
+        self.fc2 = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return projected
+
+
+class ClassEmbedding(nn.Module):
+    """One vector a class; the last row stands for no class."""
+
+    def __init__(self, n_class: int, dim: int) -> None:
+        super().__init__()
+        self.embedding_table = nn.Embedding(n_class + 1, dim)
+
+    def forward(self, classes: Tensor) -> Tensor:
+        """Return the prefix [B, 1, D] of classes [B]; `n_class` is no class."""
+        embedded: Tensor = self.embedding_table(classes)
+        return embedded[:, None]
+
+
+class CaptionEmbedding(nn.Module):
+    """Caption features, of the words if there is a word table, and the features of no caption."""
+
+    def __init__(self, dim: int, width: int, length: int, n_word: int) -> None:
+        super().__init__()
+        self.cap_proj = CaptionProjection(width, dim)
+        self.uncond_embedding = nn.Parameter(torch.randn(length, width) / width**0.5)
+        if n_word > 0:
+            self.word_embedding = nn.Embedding(n_word, width)
+            self.position_embedding = nn.Embedding(length, width)
+
+    def features(self, captions: Tensor) -> Tensor:
+        """Return the features [B, C, caption_dim] of left-padded word ids [B, C]."""
+        features: Tensor = self.word_embedding(captions) + self.position_embedding.weight
+        return features
+
+    def forward(self, features: Tensor, unconditional: Tensor | None = None) -> Tensor:
+        if unconditional is not None:  # [B], True where the caption is withheld
+            chosen = unconditional[:, None, None]
+            features = torch.where(chosen, self.uncond_embedding.type_as(features), features)
+        projected: Tensor = self.cap_proj(features)
+        return projected
+
+
+class PromptEmbedding(nn.Module):
+    """The embeddings of text tokens, where a prompt's tokens come before the image's in a row."""
+
+    def __init__(self, n_word: int, dim: int) -> None:
+        super().__init__()
+        self.text_embeddings = nn.Embedding(n_word, dim)
+
+    def forward(self, prompts: Tensor) -> Tensor:
+        """Return embeddings [B, C, D] of text tokens [B, C]."""
+        embedded: Tensor = self.text_embeddings(prompts)
+        return embedded
