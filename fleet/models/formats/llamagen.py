@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from fleet.errors import FleetError, InvalidInputError
-from fleet.models.checkpoint import check_weights
+from fleet.errors import InvalidInputError
+from fleet.models.formats.assemble import assemble, layer_count, matrix_shape
 from fleet.models.formats.files import Weights, read_weights
 from fleet.models.formats.names import fuse_qkv, is_transformers_layout, native_names
-from fleet.models.transformer import Transformer, TransformerConfig, rotation_of
+from fleet.models.transformer import Transformer, TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,9 @@ SIZES = (
     Size("3B", 3200, 24, 32),
     Size("7B", 4096, 32, 32),
 )
-PICTURE_SIZES = (256, 384, 512)
+KIND = "LlamaGen"
 
 _PICTURE_SIZE = re.compile(r"(?<!\d)(256|384|512)(?!\d)")
-_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 def load_llamagen(
@@ -63,15 +62,7 @@ def load_llamagen(
     if is_transformers_layout(weights):
         weights = fuse_qkv(native_names(weights))
     config = llamagen_config(path, weights, grid, heads)
-    with torch.device("meta"):
-        model = Transformer(config)
-    try:
-        check_weights(model, weights)
-    except FleetError as error:
-        raise InvalidInputError(f"{path} is no LlamaGen model: {error}") from error
-    model.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
-    model.rotation = rotation_of(config)
-    return model.eval().requires_grad_(False)
+    return assemble(path, KIND, config, weights, dtype)
 
 
 def llamagen_config(
@@ -82,9 +73,9 @@ def llamagen_config(
     Raises:
         InvalidInputError: The weights lack what tells, or have no size that is known.
     """
-    vocab_size, dim = _shape(path, weights, "tok_embeddings.weight")
-    n_layer = 1 + max((int(m[1]) for m in map(_LAYER.match, weights) if m), default=-1)
-    ffn, _ = _shape(path, weights, "layers.0.feed_forward.w1.weight")
+    vocab_size, dim = matrix_shape(path, KIND, weights, "tok_embeddings.weight")
+    n_layer = layer_count(weights)
+    ffn, _ = matrix_shape(path, KIND, weights, "layers.0.feed_forward.w1.weight")
     heads = heads or _heads(path, dim, n_layer)
     if dim % heads or dim // heads % 4:
         raise InvalidInputError(f"{heads} heads do not divide the width {dim} into fours")
@@ -96,11 +87,11 @@ def llamagen_config(
         "grid": grid,
     }
     if "cls_embedding.embedding_table.weight" in weights:
-        classes, _ = _shape(path, weights, "cls_embedding.embedding_table.weight")
+        classes, _ = matrix_shape(path, KIND, weights, "cls_embedding.embedding_table.weight")
         # A class is a prefix of one position; the table's last row is no class.
         sizes |= {"caption_length": 1, "n_class": classes - 1}
     else:
-        length, width = _shape(path, weights, "cls_embedding.uncond_embedding")
+        length, width = matrix_shape(path, KIND, weights, "cls_embedding.uncond_embedding")
         sizes |= {"caption_length": length, "caption_dim": width}
     return TransformerConfig(vocab_size=vocab_size, n_word=0, **sizes)
 
@@ -136,17 +127,6 @@ def grid_of(path: Path, downsampling: int, grid: int | None) -> int:
             " its own a model draws garbage. Rename the file if its name is wrong"
         )
     return grid or named or 0
-
-
-def _shape(path: Path, weights: Weights, name: str) -> tuple[int, int]:
-    if name not in weights or weights[name].ndim != 2:
-        have = ", ".join(list(weights)[:3])
-        raise InvalidInputError(
-            f"{path} is no LlamaGen model: it has no matrix {name}, but {len(weights)} others"
-            f" such as {have}"
-        )
-    rows, columns = weights[name].shape
-    return rows, columns
 
 
 def _heads(path: Path, dim: int, n_layer: int) -> int:
