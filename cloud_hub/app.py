@@ -18,6 +18,7 @@ from cloud_hub.engine.steps import Task
 from cloud_hub.intake import Intake
 from cloud_hub.notices import Notices
 from cloud_hub.settings import EngineSettings, HubSettings
+from cloud_hub.spot_checks import Codes, SpotChecks
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database
 from cloud_hub.verification import Service
@@ -49,6 +50,7 @@ class Hub:
     identity: presence.Identity
     service: Service
     runner: Runner
+    codes: Codes
     database: Database
 
 
@@ -77,8 +79,11 @@ async def serve(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Verifies, records and follows nodes until cancelled; `ready` is called when all listens."""
-    engine = _engine(settings.engine, hub.runner)
     notices = Notices(time.monotonic)
+    version = hub.identity.cloud_version
+    checks = SpotChecks(settings.engine.check_share, hub.codes, version, notices)
+    engine = _engine(settings.engine, hub.runner)
+    engine.watch = checks.watch
     store: dict[str, Any] = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
     requests = (topics.OPENS, topics.requests_to(hub.identity.worker))
     queue = settings.store.queue
@@ -92,6 +97,7 @@ async def serve(
             "engine": engine.run(),
             "intake": intake.run(asked),
             "recording": recording.record(transport, records, hub.database, notices, **store),
+            "spot checks": checks.run(hub.database),
             "nodes": nodes.follow(states, hub.database, notices, **store),
             "presence": presence.announce(transport, hub.identity),
             "counters": _report(engine, notices, settings.log.counters_s),
@@ -111,7 +117,7 @@ async def serve(
 def _load(settings: HubSettings, database: Database) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
     from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
-    from fleet.models.torch_model import CloudModel
+    from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
     if settings.engine.threads is not None:
         set_threads(settings.engine.threads)
@@ -135,7 +141,8 @@ def _load(settings: HubSettings, database: Database) -> Hub:
         vocab_size=model.vocab_size,
         vocabulary=vocabulary,
     )
-    return Hub(identity, service, runner, database)
+    codes = load_image_tokenizer(folder).quantize.codes.detach().numpy()
+    return Hub(identity, service, runner, codes, database)
 
 
 def _check_pair(folder: Path, version: ModelVersion) -> None:

@@ -54,6 +54,9 @@ class EngineSettings(Section):
         default=2.0, ge=0, description="idle time before a picture may be put out for another"
     )
     idle_s: float = Field(default=120.0, gt=0, description="idle time after which a picture ends")
+    check_share: float = Field(
+        default=0.1, ge=0, le=1, description="share of the devices' drafts that is spot-checked"
+    )
     inbox: int = Field(default=4096, ge=1, description="arrived requests not yet looked at")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cloud_hub.engine.checks import Watch, ignore
 from cloud_hub.engine.counters import Counters
 from cloud_hub.engine.requests import (
     Answer,
@@ -79,6 +80,7 @@ class Engine:
     ) -> None:
         """`offload` calls what computes away from the event loop."""
         self.counters = Counters()
+        self.watch: Watch = ignore  # gets what a forward says of drafts, after its answers
         self._runner = runner
         self._sessions = sessions
         self._scheduler = scheduler
@@ -249,6 +251,10 @@ class Engine:
                 self._resume(task)
             else:
                 await self._reply(task, answer)
+        for task, _ in steps:
+            if task.looked is not None:
+                self.watch(task.session, task.looked)
+                task.looked = None
 
     async def _give_up(self, steps: Sequence[Step]) -> None:
         """The forward failed: what its slots hold is unknown, so their sessions end."""

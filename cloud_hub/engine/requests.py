@@ -34,6 +34,10 @@ class Run:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def part(self, which: slice) -> "Run":
+        """Some of them."""
+        return Run(self.tokens[which], self.local[which], self.features[which])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:

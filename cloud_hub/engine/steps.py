@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_hub.engine.checks import Looked
 from cloud_hub.engine.requests import (
     Answer,
     Backlog,
@@ -42,6 +43,7 @@ class Task:
     queue_s: float = 0.0
     forward_s: float = 0.0
     confidences: list[float] = field(default_factory=list)
+    looked: Looked | None = None  # drafts that the last forward says something about
 
     @property
     def deadline(self) -> float:
@@ -101,6 +103,7 @@ def _plan_opening(opening: Opening, session: Session, chunk: int) -> Span:
 
 def _settle_opening(task: Task, opening: Opening, span: Span, rows: Logits) -> Opened | None:
     session = task.session
+    task.looked = _looked_history(session, span, rows)
     if span.caption is not None:
         session.first = rows[0]
     session.cached, session.ahead = span.start + len(span.run), rows[-1]
@@ -113,6 +116,18 @@ def _settle_opening(task: Task, opening: Opening, span: Span, rows: Logits) -> O
         return None
     drawn = session.tokens[len(opening.history) : session.length]
     return Opened(tuple(drawn.tolist()), tuple(task.confidences), task.cost)
+
+
+def _looked_history(session: Session, span: Span, rows: Logits) -> Looked | None:
+    """What a part of a history says of the drafts in it that the device accepted by itself."""
+    if span.caption is None and session.ahead is None:
+        return None
+    laws = (
+        rows
+        if session.ahead is None or span.caption is not None
+        else (np.concatenate([session.ahead[None], rows]))
+    )
+    return Looked(span.start, span.run, span.run.local, laws[: len(span.run)])
 
 
 # ── Backlog: one forward over its tokens and whatever known token is not in the cache ─────
@@ -146,6 +161,9 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
     targets[judged + bonus] = draws
     verdict = judge(backlog.run.tokens, backlog.uncertain, targets)
+    stands = slice(0, min(verdict.accepted + 1, len(backlog.run)))  # or fell, as the first one
+    drafted = backlog.uncertain | backlog.run.local
+    task.looked = Looked(backlog.start, backlog.run.part(stands), drafted[stands], laws[stands])
     if verdict.accepted < len(backlog.run):
         session.length = session.cached = backlog.start + verdict.accepted
         session.put(verdict.next_token)

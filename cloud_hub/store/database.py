@@ -5,7 +5,7 @@ and every writer takes the write lock at its beginning, so none meets another ha
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -116,25 +116,34 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def insert_new(connection: Connection, row: type[Base]) -> Any:
+def insert_new(connection: Connection, row: type[Base]) -> Executable:
     """An INSERT that leaves rows alone whose key is there already."""
-    table = row.__table__
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()  # type: ignore[arg-type]
-    return postgresql.insert(table).on_conflict_do_nothing()  # type: ignore[arg-type]
+    done: Executable = _insert(connection, row).on_conflict_do_nothing()
+    return done
 
 
 def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Executable:
     """An INSERT that sets the `changed` columns where the primary key is there already."""
-    table = row.__table__
-    keys = list(table.primary_key)
-    if connection.dialect.name == "sqlite":
-        lite = sqlite.insert(table)  # type: ignore[arg-type]
-        new = {name: lite.excluded[name] for name in changed}
-        return lite.on_conflict_do_update(index_elements=keys, set_=new)
-    full = postgresql.insert(table)  # type: ignore[arg-type]
-    new = {name: full.excluded[name] for name in changed}
-    return full.on_conflict_do_update(index_elements=keys, set_=new)
+    insert = _insert(connection, row)
+    new = {name: insert.excluded[name] for name in changed}
+    keys = list(row.__table__.primary_key)
+    done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
+    return done
+
+
+def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Executable:
+    """An INSERT that adds the `summed` columns where the primary key is there already."""
+    insert, there = _insert(connection, row), row.__table__.columns
+    new = {name: there[name] + insert.excluded[name] for name in summed}
+    keys = list(row.__table__.primary_key)
+    done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
+    return done
+
+
+def _insert(connection: Connection, row: type[Base]) -> Any:
+    """An INSERT that knows ON CONFLICT, which both databases spell alike."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    return dialect.insert(row.__table__)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from cloud_hub.store.database import (
 )
 from cloud_hub.store.days import make_days
 from cloud_hub.store.seen import claim
+from cloud_hub.store.sums import count_pictures
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
 from fleet.ids import NodeId
 from fleet.protocol.codec import MAX_MESSAGE_BYTES
@@ -91,6 +92,7 @@ def store_pictures(connection: Connection, reports: Iterable[Reported], now: dat
     if new:
         rows = [_picture(report, now) for report in new]
         connection.execute(GenerationRow.__table__.insert(), rows)  # type: ignore[attr-defined]
+        count_pictures(connection, [(report.node, report.record) for report in new], now)
     return len(new)
 
 

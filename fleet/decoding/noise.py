@@ -29,6 +29,7 @@ class Stream(IntEnum):
     ACCEPT = 1  # whether the residual rule accepts
     CORRECT = 2  # what the residual rule puts in place of a rejected token
     COIN = 3  # the policy that asks by coin
+    CHECK = 4  # whether a draft is spot-checked
 
 
 def gumbel(

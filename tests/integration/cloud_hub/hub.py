@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cloud_hub import app, presence
-from cloud_hub.settings import HubSettings, LogSettings, StoreSettings
+from cloud_hub.settings import EngineSettings, HubSettings, LogSettings, StoreSettings
 from cloud_hub.store.database import Database
 from cloud_hub.verification import Service
 from fleet.ids import BootId, ModelVersion, NodeId, WorkerId, new_id
@@ -15,7 +15,7 @@ from fleet.protocol import topics
 from fleet.protocol.codec import decode, encode
 from fleet.protocol.messages import Message
 from fleet.transport.memory import MemoryBroker, MemoryTransport
-from tests.unit.cloud_hub.toy import POSITIONS, VOCAB, ToyRunner
+from tests.unit.cloud_hub.toy import CODES, POSITIONS, VOCAB, ToyRunner
 
 WORKER = WorkerId("w1")
 VOCABULARY = CaptionVocabulary((PAD, UNKNOWN, "heart", "red"))
@@ -25,13 +25,19 @@ def make_hub(database: Database, runner: ToyRunner | None = None) -> app.Hub:
     """A worker that serves the toy."""
     identity = presence.Identity(WORKER, BootId(new_id()), "toy", ModelVersion("v1"), "0.1.0")
     service = Service(WORKER, "toy", ModelVersion("v1"), POSITIONS, VOCAB, VOCABULARY)
-    return app.Hub(identity, service, runner or ToyRunner(), database)
+    return app.Hub(identity, service, runner or ToyRunner(), CODES, database)
 
 
 @asynccontextmanager
-async def serving(broker: MemoryBroker, hub: app.Hub) -> AsyncIterator[MemoryTransport]:
+async def serving(
+    broker: MemoryBroker, hub: app.Hub, check_share: float = 0.0
+) -> AsyncIterator[MemoryTransport]:
     """The hub at work until the context ends."""
-    settings = HubSettings(store=StoreSettings(batch_wait_s=0.01), log=LogSettings())
+    settings = HubSettings(
+        store=StoreSettings(batch_wait_s=0.01),
+        engine=EngineSettings(check_share=check_share),
+        log=LogSettings(),
+    )
     is_ready = asyncio.Event()
     async with broker.connect(f"hub-{new_id()}", hub.identity.will) as transport:
         work = asyncio.create_task(

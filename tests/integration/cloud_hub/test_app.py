@@ -4,15 +4,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 from sqlalchemy import func, select, text
 
+from cloud_hub.store.checks import checked_pictures
 from cloud_hub.store.database import Database
-from cloud_hub.store.tables import GenerationRow, NodeRow, RejectedRecordRow
+from cloud_hub.store.tables import CheckSumRow, GenerationRow, NodeRow, RejectedRecordRow
 from fleet.ids import NodeId
 from fleet.protocol import topics
-from fleet.protocol.arrays import unpack_tokens
+from fleet.protocol.arrays import pack_mask, unpack_tokens
 from fleet.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from fleet.protocol.messages import (
     GenerationClose,
@@ -25,7 +27,7 @@ from fleet.protocol.messages import (
 from fleet.transport.memory import MemoryBroker
 from tests.integration.cloud_hub.hub import WORKER, joined, make_hub, serving
 from tests.unit.cloud_hub.records import open_message, record, status, verify_message
-from tests.unit.cloud_hub.toy import ToyRunner, cloud_only
+from tests.unit.cloud_hub.toy import VOCAB, ToyRunner, cloud_only
 
 NODE = NodeId("n1")
 OPEN = topics.open_request(NODE)
@@ -221,3 +223,26 @@ async def test_nodes_are_known_by_their_retained_states(lite: Database) -> None:
     with lite.read() as connection:
         found = connection.execute(select(NodeRow.node_id, NodeRow.state)).all()
     assert {tuple(row) for row in found} == {("n1", "ready"), ("n3", "ready")}
+
+
+async def test_what_the_device_accepted_alone_is_spot_checked(lite: Database) -> None:
+    right = cloud_only(CAPTION, 7)
+    drafts = [right[3], (right[4] + 1) % VOCAB, right[5]]
+    backlog = verify_message(
+        drafts,
+        uncertain=pack_mask(np.zeros(3, bool)),
+        local=pack_mask(np.ones(3, bool)),
+    )
+    scored = {"tokens": 6, "scores": bytes(6), "decisions": bytes([0, 0, 0, 1, 1, 1])}
+    broker = MemoryBroker()
+    async with serving(broker, make_hub(lite), check_share=1.0), joined(broker) as device:
+        await device.ask(OPEN, open_message())
+        await device.ask(PINNED, backlog)
+        await device.send(RECORD, record(**scored), qos=1)
+        await until_stored(lite, CheckSumRow, 1)
+        with lite.read() as connection:
+            (found,) = checked_pictures(connection)
+
+    assert found.positions.tolist() == [3, 4, 5]
+    assert found.matches.tolist()[:2] == [True, False]
+    assert found.harms.tolist()[:2] == [0.0, 2.0]

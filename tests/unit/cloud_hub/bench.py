@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cloud_hub.engine.checks import Looked
 from cloud_hub.engine.loop import Engine, Outcome, Pace
 from cloud_hub.engine.requests import (
     Answer,
@@ -21,7 +22,7 @@ from cloud_hub.engine.requests import (
 )
 from cloud_hub.engine.runner import Runner
 from cloud_hub.engine.scheduler import Limits, Scheduler
-from cloud_hub.engine.sessions import Sessions
+from cloud_hub.engine.sessions import Session, Sessions
 from fleet.ids import GenerationId, NodeId
 from tests.unit.cloud_hub.toy import (
     POSITIONS,
@@ -55,6 +56,7 @@ class Bench:
     forward_s: float | None = None
     runner: Runner | None = None  # the toy, unless another is given
     late: list[Answer] = field(default_factory=list)
+    looked: list[tuple[Session, Looked]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.toy = ToyRunner(slots=self.slots)
@@ -70,6 +72,7 @@ class Bench:
             clock=self.clock,
             offload=asyncio.to_thread if self.forward_s is None else self._offload,
         )
+        self.engine.watch = lambda session, looked: self.looked.append((session, looked))
 
     def clock(self) -> float:
         """Seconds."""

@@ -24,6 +24,7 @@ from fleet.protocol.messages import Sampling
 
 POSITIONS = 16
 VOCAB = 24
+CODES = np.eye(VOCAB, dtype=np.float32)  # any two codes are √2 apart
 SAMPLING = Sampling(temperature=1.0, top_k=8, guidance=2.0)
 
 
