@@ -43,6 +43,7 @@ class Made(BaseModel):
     notes: list[str]
     side: int
     pixels: str  # base64 of u8 [side, side, 3]
+    repairs: str = ""  # generation id of the version that this one corrects
 
     @property
     def image(self) -> NDArray[np.uint8]:
@@ -84,7 +85,7 @@ def step_of(progress: Progress) -> Step:
     )
 
 
-def made_of(outcome: Outcome, device_version: str, note: str) -> Made:
+def made_of(outcome: Outcome, device_version: str, note: str, *, repairs: str = "") -> Made:
     """An outcome, as it is told."""
     tally, meter, timing = outcome.picture.tally, outcome.meter, outcome.timing
     notes = [sentence for sentence in (_fallback_note(outcome), note) if sentence]
@@ -113,6 +114,7 @@ def made_of(outcome: Outcome, device_version: str, note: str) -> Made:
         device_version=device_version,
         cloud_version=meter.cloud_version,
         fallback=outcome.fallback,
+        repairs=repairs,
         notes=notes,
         side=outcome.image.shape[0],
         pixels=base64.b64encode(outcome.image.tobytes()).decode(),

@@ -3,6 +3,8 @@
     GET  /v1/status     what the agent is and sees (JSON)
     POST /v1/pictures   a wish as JSON; the answer is a stream of server-sent events:
                         `step` (edge_agent.answer.Step), then `made` (Made) or `error`
+    GET  /v1/pictures       pictures on the shelf: to be corrected, or corrected
+    GET  /v1/pictures/{id}  the newest version of one of them (Made)
 
 A caller that hangs up cancels its picture. At most `EVENT_LIMIT` events wait for a slow
 reader: beyond it steps are left out, the last event never.
@@ -26,9 +28,12 @@ from starlette.routing import Route
 
 from edge_agent.answer import Made, Step, step_of
 from edge_agent.endpoint import HOST
-from edge_agent.generate import Progress, WithoutCloud
+from edge_agent.generate import Progress
 from edge_agent.maker import Wish
+from edge_agent.settings import WithoutCloud
+from edge_agent.shelf import Shelf, Shelved
 from fleet.errors import AddressInUseError, FleetError, InvalidInputError
+from fleet.ids import GenerationId
 from fleet.logs import get_logger
 
 log = get_logger(__name__)
@@ -41,6 +46,7 @@ QUIET_S = 5.0  # after so long a stream says that it lives
 
 Make = Callable[[Wish, "Events"], Awaitable[Made]]
 Status = Callable[[], Awaitable[dict[str, Any]]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class WishBody(BaseModel):
@@ -53,6 +59,7 @@ class WishBody(BaseModel):
     policy: str | None = None
     deadline_s: float | None = Field(default=None, gt=0)
     without_cloud: WithoutCloud | None = None
+    caller: str = Field(default="", max_length=64)
 
 
 @dataclass(slots=True)
@@ -80,32 +87,57 @@ class Events:
             self.queue.put_nowait(("step", step.model_dump_json()))
 
 
-def application(make: Make, status: Status, token: str) -> Starlette:
+def application(make: Make, status: Status, shelf: Shelf, token: str) -> Starlette:
     """The interface as an ASGI application."""
 
-    async def get_status(request: Request) -> Response:
-        return _refuse(request, token) or JSONResponse(await status())
+    async def get_status(_: Request) -> Response:
+        return JSONResponse(await status())
 
     async def post_picture(request: Request) -> Response:
-        refusal = _refuse(request, token)
-        if refusal is not None:
-            return refusal
-        try:
-            wish = await _wish(request)
-        except InvalidInputError as error:
-            return JSONResponse(_error(error), status_code=422)
         return StreamingResponse(
-            _stream(make, wish),
+            _stream(make, await _wish(request)),
             media_type="text/event-stream",
             headers={"cache-control": "no-store"},
         )
 
+    async def get_pictures(_: Request) -> Response:
+        return JSONResponse([_entry(one) for one in shelf.all()])
+
+    async def get_picture(request: Request) -> Response:
+        shelved = shelf.find(GenerationId(request.path_params["id"]))
+        if shelved is None:
+            raise InvalidInputError(
+                "no such picture is kept: `edge_agent pictures` lists those that are"
+            )
+        return JSONResponse(shelved.made.model_dump(mode="json"))
+
+    endpoints: list[tuple[str, str, Endpoint]] = [
+        ("GET", "/v1/status", get_status),
+        ("POST", "/v1/pictures", post_picture),
+        ("GET", "/v1/pictures", get_pictures),
+        ("GET", "/v1/pictures/{id}", get_picture),
+    ]
     return Starlette(
         routes=[
-            Route("/v1/status", get_status, methods=["GET"]),
-            Route("/v1/pictures", post_picture, methods=["POST"]),
+            Route(path, _guarded(endpoint, token), methods=[method])
+            for method, path, endpoint in endpoints
         ]
     )
+
+
+def _guarded(endpoint: Endpoint, token: str) -> Endpoint:
+    """Asks for the token first, and answers a bad request with its sentence."""
+
+    async def guarded(request: Request) -> Response:
+        refusal = _refuse(request, token)
+        if refusal is not None:
+            return refusal
+        try:
+            return await endpoint(request)
+        except InvalidInputError as error:
+            return JSONResponse(_error(error), status_code=422)
+
+    return guarded
 
 
 @asynccontextmanager
@@ -213,6 +245,18 @@ async def _next(events: Events, task: "asyncio.Task[None]") -> tuple[str, str]:
         return "", ""
     finally:
         getting.cancel()
+
+
+def _entry(shelved: Shelved) -> dict[str, Any]:
+    return {
+        "generation_id": shelved.generation_id,
+        "caption": shelved.made.caption,
+        "seed": shelved.made.seed,
+        "state": shelved.state,
+        "since": shelved.since,
+        "unverified": shelved.made.unverified,
+        "detail": shelved.detail,
+    }
 
 
 def _error(error: FleetError) -> dict[str, Any]:

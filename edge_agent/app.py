@@ -17,10 +17,13 @@ from edge_agent.maker import Around, Maker, Report, Wish
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
 from edge_agent.record import record_of
+from edge_agent.repair import Bench, repair_all, unfinished_of
 from edge_agent.settings import AgentSettings
+from edge_agent.shelf import Shelf, Unfinished
 from edge_agent.station import Station, agent_version
 from edge_agent.surroundings import Surroundings
 from edge_agent.verifier import Patience, Speaker, Verifier
+from fleet.errors import OutputError
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle, Manifest, reference_path
 from fleet.protocol import topics
 from fleet.transport.base import Transport
@@ -38,11 +41,40 @@ class Agent:
     maker: Maker
     delivery: Delivery
     surroundings: Surroundings
+    shelf: Shelf
 
     async def make(self, wish: Wish, report: Report) -> Made:
         """One picture; see `Maker.make`."""
         outcome, note = await self.maker.make(wish, report)
-        return made_of(outcome, self.manifest.device_version, note)
+        made = made_of(outcome, self.manifest.device_version, note)
+        if outcome.without_cloud == "repair" and made.unverified and made.fallback != "refused":
+            return await self._shelve(outcome, made)
+        return made
+
+    async def remake(self, unfinished: Unfinished) -> Made:
+        """A picture corrected by the cloud; see `Maker.remake`."""
+        outcome, note = await self.maker.remake(unfinished)
+        return made_of(
+            outcome, self.manifest.device_version, note, repairs=unfinished.generation_id
+        )
+
+    def can_repair(self) -> bool:
+        """Whether the cloud is there and nobody waits."""
+        around = self.surroundings
+        is_there = around.link_is_up and bool(around.hub and around.hub.up)
+        return is_there and not self.maker.is_working
+
+    async def _shelve(self, outcome: Outcome, made: Made) -> Made:
+        note = (
+            "it is corrected when the cloud is back: then `edge_agent pictures"
+            f" {made.generation_id} -o FILE` has the new version"
+        )
+        unfinished = unfinished_of(outcome, self.manifest.device_version)
+        try:
+            await asyncio.to_thread(self.shelf.put, unfinished, made)
+        except OutputError as error:
+            note = f"it will not be corrected: {error}"
+        return made.model_copy(update={"notes": [*made.notes, note]})
 
     async def counts(self) -> Counts:
         """What a heartbeat counts."""
@@ -74,6 +106,7 @@ class Agent:
             "pictures": self.maker.pictures,
             "is_working": self.maker.is_working,
             "waiting": self.maker.waiting,
+            "pictures_to_correct": len([one for one in self.shelf.all() if one.state == "waiting"]),
             "outbox_records": spool.records,
             "outbox_lost": spool.lost,
             "outbox_stripped": spool.stripped,
@@ -114,7 +147,7 @@ async def run(
     """
     async with agent(settings, station, device, transport, announce) as running:
         token = new_token()
-        app = application(running.make, running.status, token)
+        app = application(running.make, running.status, running.shelf, token)
         async with serving(app, settings.api.port) as port:
             with published(station.api_path, Endpoint(port, token, os.getpid())):
                 announce("ready")
@@ -148,6 +181,7 @@ async def agent(
                     for name, work in (
                         ("outbox", delivery.run(calls, station.boot)),
                         ("surroundings", running.surroundings.run(transport)),
+                        ("repair", repair_all(running.shelf, _bench(running))),
                         (
                             "presence",
                             presence.run(transport, settings.node.heartbeat_s, running.counts),
@@ -160,6 +194,15 @@ async def agent(
                     for task in background:
                         task.cancel()
                     await presence.goodbye(transport, running.counts)
+
+
+def _bench(running: Agent) -> Bench:
+    return Bench(
+        running.manifest.device_version,
+        running.can_repair,
+        running.remake,
+        running.surroundings.announce,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +229,12 @@ def _assemble(
         Patience(wishes.open_deadline_s, wishes.request_deadline_s, wishes.retry_after_s),
     )
 
-    async def keep(outcome: Outcome) -> str:
+    async def keep(outcome: Outcome, repairs: str) -> str:
         record = record_of(
             outcome,
             station.boot,
             device.manifest.device_version,
+            repairs=repairs,
             with_caption=settings.node.send_captions,
         )
         return await links.delivery.put(record)
@@ -200,4 +244,7 @@ def _assemble(
         keep, surroundings.link_down_s, lambda: surroundings.hub_absent_s(verifier.heard_at)
     )
     maker = Maker(device, wishes, verifier, around)
-    return Agent(station, device.manifest, maker, links.delivery, surroundings)
+    shelf = Shelf(
+        station.shelf_path, limit=settings.shelf.max_pictures, keep_s=settings.shelf.keep_s
+    )
+    return Agent(station, device.manifest, maker, links.delivery, surroundings, shelf)

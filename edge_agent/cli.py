@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edge_agent.answer import Made
     from edge_agent.maker import Wish
     from edge_agent.screen import Bar
-    from edge_agent.settings import AgentSettings
+    from edge_agent.settings import AgentSettings, WithoutCloud
     from edge_agent.station import Station
     from fleet.models.bundle import Manifest
     from fleet.transport.base import Transport
@@ -83,7 +83,7 @@ def run(config: Path | None) -> None:
 )
 @click.option(
     "--without-cloud",
-    type=click.Choice(["complete", "fail"]),
+    type=click.Choice(["complete", "wait", "repair", "fail"]),
     help="What to do when the cloud cannot help in time. Default: the agent's setting.",
 )
 @click.option(
@@ -118,7 +118,7 @@ def generate(  # noqa: PLR0913  # one parameter an option
         seed,
         policy,
         deadline,
-        cast(Literal["complete", "fail"] | None, without_cloud),
+        cast("WithoutCloud | None", without_cloud),
     )
     with progress_bar(caption, shown=not as_json) as bar:
         made = _make(settings, wish, bar)
@@ -129,6 +129,40 @@ def generate(  # noqa: PLR0913  # one parameter an option
     click.echo(summary(made, str(path)))
     for note in made.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
+
+
+@main.command()
+@click.argument("generation_id", required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="PNG file to write. Default: named after the caption, here.",
+)
+@click.option(
+    "--scale", type=click.IntRange(1, 32), default=4, show_default=True, help="Enlargement."
+)
+@_config
+@command_errors
+def pictures(
+    generation_id: str | None, output: Path | None, scale: int, config: Path | None
+) -> None:
+    """List pictures that the cloud corrects later, or fetch the newest version of one."""
+    from edge_agent.client import EdgeClient
+    from edge_agent.image_file import check_writable, default_name, write_png
+    from edge_agent.screen import shelf_lines, summary
+
+    client = EdgeClient(_settings(config).state_path)
+    if generation_id is None:
+        click.echo(shelf_lines(client.pictures()))
+        return
+    made = client.picture(generation_id)
+    path = output or default_name(made.caption)
+    check_writable(path)
+    write_png(path, made.image, scale)
+    click.echo(summary(made, str(path)))
+    if not made.repairs:
+        click.secho("note: this version is not corrected yet", fg="yellow", err=True)
 
 
 @main.command()

@@ -2,15 +2,16 @@
 
 import http.client
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from edge_agent.answer import Made, Step
 from edge_agent.endpoint import HOST, Endpoint, find
-from edge_agent.generate import WithoutCloud
-from edge_agent.settings import AgentSettings
+from edge_agent.settings import AgentSettings, WithoutCloud
 from fleet import errors
 from fleet.errors import FleetError, TransportError
 
@@ -33,6 +34,7 @@ class EdgeClient:
         """
         folder = state_dir.expanduser() if state_dir else AgentSettings().state_path
         self._file = folder / "api.json"
+        self._caller = f"{os.getuid()}-{os.getpid()}"
 
     def generate(
         self,
@@ -56,6 +58,7 @@ class EdgeClient:
             "policy": policy,
             "deadline_s": deadline_s,
             "without_cloud": without_cloud,
+            "caller": self._caller,
         }
         with self._asking("POST", "/v1/pictures", json.dumps(wish), SILENCE_S) as response:
             for kind, data in _events(response):
@@ -75,6 +78,27 @@ class EdgeClient:
         with self._asking("GET", "/v1/status", None, STATUS_S) as response:
             found: dict[str, Any] = json.loads(response.read())
             return found
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """Pictures that wait to be corrected, are, or will not be: `state` says which.
+
+        Raises:
+            NoAgentError: No agent runs on the state folder.
+        """
+        with self._asking("GET", "/v1/pictures", None, STATUS_S) as response:
+            found: list[dict[str, Any]] = json.loads(response.read())
+            return found
+
+    def picture(self, generation_id: str) -> Made:
+        """The newest version of one of them; `repairs` tells whether it is a corrected one.
+
+        Raises:
+            NoAgentError: No agent runs on the state folder.
+            InvalidInputError: It is not kept, or no more.
+        """
+        path = f"/v1/pictures/{quote(generation_id, safe='')}"
+        with self._asking("GET", path, None, STATUS_S) as response:
+            return Made.model_validate_json(response.read())
 
     @contextmanager
     def _asking(

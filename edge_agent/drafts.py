@@ -32,6 +32,14 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """The first tokens of a picture that is made again, all of them final."""
+
+    tokens: NDArray[np.int64]  # [n]
+    marks: NDArray[np.uint8]  # [n]
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
     """Tokens that the cloud has not seen yet, from `start` to the last uncertain one."""
 

@@ -9,26 +9,25 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Device, Drafter, Order
-from edge_agent.drafts import Tally
+from edge_agent.drafts import Known, Tally
 from edge_agent.pace import Pace
 from edge_agent.picture import Picture
 from edge_agent.plan import Meter, Plan, Reason
 from edge_agent.session import Session
+from edge_agent.settings import WithoutCloud
 from edge_agent.verifier import Verifier
 from fleet.errors import CapacityError, FleetError, RequestTimeout, TransportError
 from fleet.ids import GenerationId
 
-WithoutCloud = Literal["complete", "fail"]
-
 FIRST_STEP_S = 0.002  # guess of a device step, until some are measured
 RESERVE_S = 0.3  # for decoding the image and answering
 SAFETY = 1.5
+NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 REPORT_S = 0.05  # between two reports of progress
 
 
@@ -70,7 +69,8 @@ class Outcome:
     meter: Meter
     timing: Timing
     fallback: Reason
-    detail: str = ""
+    detail: str
+    without_cloud: WithoutCloud
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Desk:
         """
         begun, steps, uncertain = time.perf_counter(), self.timing.steps, 0
         for _ in range(plan.chunk):
-            self._catch_up()
+            self.catch_up()
             uncertain += self._draft()
             if self.picture.length == self.picture.size:
                 break
@@ -101,12 +101,12 @@ class _Desk:
         self.timing.device_s += seconds
         self.pace.drafted(self.timing.steps - steps, uncertain, seconds)
 
-    def _catch_up(self) -> None:
-        """Fills the cache rows of tokens that the cloud has put there."""
+    def catch_up(self) -> None:
+        """Fills the cache rows of tokens that were not drafted here."""
         self.rows = min(self.rows, self.picture.length)
         for position in range(self.rows, self.picture.length):
             draft = self.drafter.step(position, self._previous(position))
-            self.picture.scores[position] = draft.score
+            self.picture.fill(position, draft)
             self.timing.steps += 1
         self.rows = self.picture.length
 
@@ -138,10 +138,16 @@ class Generation:
     meter: Meter = field(init=False, default_factory=Meter)
     fallback: Reason = field(init=False, default="")
     detail: str = field(init=False, default="")
+    _is_again: bool = field(init=False, default=False)
     _next_report: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.device.size, self.device.vocab_size)
+
+    def begin_with(self, known: Known) -> None:
+        """Makes a picture again whose first tokens are final; call it before `run`."""
+        self.picture.restore(known)
+        self._is_again = bool(len(known.tokens))
 
     async def run(self, verifier: Verifier | None) -> Outcome:
         """Makes the picture; without a verifier the device works alone.
@@ -163,6 +169,10 @@ class Generation:
             await self._run_with_cloud(verifier)
         image = await asyncio.to_thread(self.device.decode, self.picture.tokens)
         self.timing.duration_s = time.perf_counter() - begun
+        return self.outcome(image)
+
+    def outcome(self, image: NDArray[np.uint8] = NO_IMAGE) -> Outcome:
+        """The picture as it stands."""
         return Outcome(
             self.generation,
             self.order,
@@ -172,6 +182,7 @@ class Generation:
             self.timing,
             self.fallback,
             self.detail,
+            self.without_cloud,
         )
 
     async def _run_with_cloud(self, verifier: Verifier) -> None:
@@ -187,7 +198,8 @@ class Generation:
         )
         self.meter = session.meter
         async with session:
-            session.push()
+            if not self._is_again:
+                session.push()  # the hub draws the prefix while the device prepares
             desk = await self._begin()
             while not self.picture.is_complete and not self._has_failed:
                 session.take()
@@ -227,8 +239,10 @@ class Generation:
     async def _begin(self) -> _Desk:
         begun = time.perf_counter()
         drafter = await asyncio.to_thread(self.device.begin, self.order)
+        desk = _Desk(self.picture, drafter, self.timing, self.pace)
+        await asyncio.to_thread(desk.catch_up)
         self.timing.device_s += time.perf_counter() - begun
-        return _Desk(self.picture, drafter, self.timing, self.pace)
+        return desk
 
     async def _draft(self, desk: _Desk, session: Session | None) -> None:
         await asyncio.to_thread(desk.chunk, self.plan, session)

@@ -1,21 +1,22 @@
-"""Pictures one after the other: who asked first is served first, and at most `queue` wait."""
+"""Pictures one after the other: callers take turns, and at most `queue` pictures wait."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from edge_agent.device import Device, Order
-from edge_agent.generate import Generation, Outcome, Progress, WithoutCloud
+from edge_agent.generate import Generation, Outcome, Progress
 from edge_agent.pace import LEAST_CHANCE, Effort, Pace
-from edge_agent.plan import Plan
+from edge_agent.plan import Plan, Reason
 from edge_agent.power import is_on_battery
-from edge_agent.settings import GenerationSettings
+from edge_agent.settings import GenerationSettings, WithoutCloud
+from edge_agent.shelf import Unfinished
+from edge_agent.turns import Turns
 from edge_agent.verifier import Verifier
 from fleet.decoding.policies import PolicyName
-from fleet.errors import CapacityError, InvalidInputError
+from fleet.errors import CapacityError, InvalidInputError, TransportError
 from fleet.ids import GenerationId, new_id
 from fleet.models.bundle import Manifest
 
@@ -34,6 +35,7 @@ class Wish:
     policy: str | None = None
     deadline_s: float | None = None
     without_cloud: WithoutCloud | None = None
+    caller: str = ""  # callers take turns
 
 
 class Report(Protocol):
@@ -52,7 +54,8 @@ class Report(Protocol):
 class Around:
     """What the maker needs of the rest of the agent."""
 
-    keep: Callable[[Outcome], Awaitable[str]]  # spools the record; "" or what went wrong
+    keep: Callable[[Outcome, str], Awaitable[str]]
+    """Spools the record of a picture, or of the one that corrects another; "" or what is wrong."""
     link_down_s: Callable[[], float]  # for how long there has been no broker
     hub_absent_s: Callable[[], float]  # for how long there has been no sign of a hub
 
@@ -74,8 +77,7 @@ class Maker:
         self._defaults = defaults
         self._verifier = verifier
         self._around = around
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = Turns(defaults.queue)
         self._present: Generation | None = None
         self._paces: dict[str, Pace] = {}  # one a policy's name
 
@@ -87,12 +89,12 @@ class Maker:
     @property
     def is_working(self) -> bool:
         """Whether a picture is being made right now."""
-        return self._turn.locked()
+        return self._turns.is_taken
 
     @property
     def waiting(self) -> int:
         """Pictures that wait for their turn."""
-        return self._waiting
+        return self._turns.waiting
 
     async def make(self, wish: Wish, report: Report) -> tuple[Outcome, str]:
         """The picture, and "" or a sentence on what went wrong with its record.
@@ -105,41 +107,56 @@ class Maker:
         order = self._order(wish)
         deadline_s = wish.deadline_s or self._defaults.deadline_s
         arrived = asyncio.get_running_loop().time()
-        async with self._place(report):
+        async with self._turns.turn(wish.caller, report.queued):
             waited = asyncio.get_running_loop().time() - arrived
-            generation = Generation(
-                GenerationId(new_id()),
+            generation = self._generation(
                 order,
-                self._device,
-                self._plan(max(SHORTEST_DEADLINE_S, deadline_s - waited)),
-                self._pace(order.policy.name),
+                max(SHORTEST_DEADLINE_S, deadline_s - waited),
                 wish.without_cloud or self._defaults.without_cloud,
                 report.progress,
             )
-            self._present = generation
-            outcome = await generation.run(self._verifier)
+            try:
+                outcome = await generation.run(self._verifier)
+            except (asyncio.CancelledError, TransportError, CapacityError) as error:
+                generation.fallback = generation.fallback or _reason(error)
+                await self._around.keep(generation.outcome(), "")
+                raise
             self.pictures += 1
-        return outcome, await self._around.keep(outcome)
+        return outcome, await self._around.keep(outcome, "")
 
-    @asynccontextmanager
-    async def _place(self, report: Report) -> AsyncIterator[None]:
-        """A place in the queue, then the turn itself; asyncio's lock serves who came first."""
-        if self._turn.locked() and self._waiting >= self._defaults.queue:
-            raise CapacityError(
-                f"{self._waiting} pictures wait already: try again when some are done, or raise"
-                " generation.queue"
+    async def remake(self, unfinished: Unfinished) -> tuple[Outcome, str]:
+        """The same picture with the cloud, from its final tokens on; as `make`.
+
+        Raises:
+            CapacityError: The hub is too busy.
+            TransportError: The cloud cannot help.
+        """
+        self._device.check(unfinished.order.caption)
+        async with self._turns.turn("repair"):
+            generation = self._generation(
+                unfinished.order, self._defaults.deadline_s, "fail", lambda _: None
             )
-        if self._turn.locked():
-            report.queued(self._waiting + 1)
-        self._waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._turn.release()
+            generation.begin_with(unfinished.known)
+            outcome = await generation.run(self._verifier)
+        return outcome, await self._around.keep(outcome, unfinished.generation_id)
+
+    def _generation(
+        self,
+        order: Order,
+        deadline_s: float,
+        without_cloud: WithoutCloud,
+        report: Callable[[Progress], None],
+    ) -> Generation:
+        self._present = Generation(
+            GenerationId(new_id()),
+            order,
+            self._device,
+            self._plan(deadline_s, without_cloud),
+            self._pace(order.policy.name),
+            without_cloud,
+            report,
+        )
+        return self._present
 
     def _order(self, wish: Wish) -> Order:
         if len(wish.caption) > MAX_CAPTION_CHARACTERS:
@@ -174,20 +191,40 @@ class Maker:
             return "saving" if is_on_battery() else "balanced"
         return self._defaults.effort
 
-    def _plan(self, deadline_s: float) -> Plan:
+    def _plan(self, deadline_s: float, without_cloud: WithoutCloud) -> Plan:
         defaults = self._defaults
-        patience = defaults.start_patience_s
-        outage = defaults.outage_patience_s - self._around.hub_absent_s()
+        start_s, outage_s = self._patience(without_cloud, deadline_s)
         return Plan(
             deadline_s=deadline_s,
             window=defaults.window,
             in_flight=defaults.in_flight,
             chunk=defaults.chunk,
             least_chance=LEAST_CHANCE[self._effort()],
-            # What has been gone for long is not waited for again at each picture.
-            start_patience_s=max(0.0, patience - self._around.link_down_s()),
-            outage_patience_s=max(min(patience, defaults.outage_patience_s), outage),
+            start_patience_s=start_s,
+            outage_patience_s=outage_s,
         )
+
+    def _patience(self, without_cloud: WithoutCloud, deadline_s: float) -> tuple[float, float]:
+        """Seconds to wait for a broker at the start, and for the cloud in the middle."""
+        if without_cloud == "wait":
+            return deadline_s, deadline_s
+        start_s, outage_s = self._defaults.start_patience_s, self._defaults.outage_patience_s
+        if without_cloud == "repair":
+            outage_s = min(start_s, outage_s)
+        # What has been gone for long is not waited for again at each picture.
+        left_s = outage_s - self._around.hub_absent_s()
+        return max(0.0, start_s - self._around.link_down_s()), max(min(start_s, outage_s), left_s)
+
+
+def _reason(error: BaseException) -> Reason:
+    """Why there is no picture, where the generation has not said it."""
+    match error:
+        case asyncio.CancelledError():
+            return "cancelled"
+        case CapacityError():
+            return "busy"
+        case _:
+            return "timeout"
 
 
 def _calibration(manifest: Manifest, defaults: GenerationSettings) -> Manifest:

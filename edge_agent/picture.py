@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.drafts import Backlog, Draft, Mark, Tally, Verdict, check_verdict
+from edge_agent.drafts import Backlog, Draft, Known, Mark, Tally, Verdict, check_verdict
 from fleet.errors import ProtocolError
 from fleet.ids import RequestId
 from fleet.prediction import FEATURE_SIZE
@@ -141,7 +141,29 @@ class Picture:
             features=self.features[span][local],
         )
 
+    def known(self, prefix: int) -> Known:
+        """The tokens before the first one that is not final or not verified.
+
+        None at all where the cloud has not injected the `prefix` tokens that it should have.
+        """
+        if (self.marks[:prefix] != Mark.PREFIX).any():
+            return Known(self.tokens[:0], self.marks[:0])
+        open_marks = (self.marks == Mark.UNVERIFIED) | (self.marks >= Mark.PENDING)
+        end = int(np.argmax(open_marks)) if open_marks.any() else self.size
+        return Known(self.tokens[:end].copy(), self.marks[:end].copy())
+
     # ── What can happen to it ─────────────────────────────────────────────────────────────
+
+    def restore(self, known: Known) -> None:
+        """Begins with tokens that are final. The device still steps through them: see `fill`."""
+        end = len(known.tokens)
+        self.tokens[:end], self.marks[:end] = known.tokens, known.marks
+        self.length = self.sent = end
+
+    def fill(self, position: int, draft: Draft) -> None:
+        """Takes what the device says at a position whose token is final already."""
+        self.scores[position] = draft.score
+        self.features[position] = draft.feature
 
     def inject(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
         """Appends tokens drawn by the cloud: the injected prefix. A reopened picture gets none.

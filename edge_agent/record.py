@@ -14,7 +14,12 @@ TEXT_LIMIT = 512
 
 
 def record_of(
-    outcome: Outcome, boot: BootId, device_version: ModelVersion, *, with_caption: bool
+    outcome: Outcome,
+    boot: BootId,
+    device_version: ModelVersion,
+    *,
+    repairs: str = "",
+    with_caption: bool,
 ) -> GenerationRecord:
     """The record of a picture; its sequence number is the outbox's to give."""
     picture, meter, timing = outcome.picture, outcome.meter, outcome.timing
@@ -54,6 +59,7 @@ def record_of(
         queue_s=meter.queue_s,
         forward_s=meter.forward_s,
         fallback=outcome.fallback,
+        repairs=repairs,
         scores=pack_scores(picture.scores[drafted]),
         decisions=marks.tobytes(),
         confidences=pack_confidences(picture.confidences[drafted]),

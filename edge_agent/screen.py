@@ -1,7 +1,7 @@
 """What a person sees in the terminal: a bar while a picture is made, and lines about it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
@@ -117,9 +117,24 @@ def status_lines(status: dict[str, Any]) -> str:
         f"pictures  {status['pictures']} made, {_at_work(status)}",
         f"outbox    {_spool(status)}",
     ]
+    if status["pictures_to_correct"]:
+        lines.append(f"shelf     {status['pictures_to_correct']} pictures wait to be corrected")
     if status["advice"]:
         lines.append(f"to do     {status['advice']}")
     return "\n".join(lines)
+
+
+def shelf_lines(pictures: Sequence[dict[str, Any]]) -> str:
+    """Pictures on the shelf, one a line."""
+    if not pictures:
+        return "no picture waits to be corrected"
+    now = time.time()
+    return "\n".join(
+        f"{each['generation_id']}  {each['state'].replace('_', ' ')} for"
+        f" {_ago(now - each['since'])}  {each['caption']}, seed {each['seed']}"
+        f"{'  ' + each['detail'] if each['detail'] else ''}"
+        for each in pictures
+    )
 
 
 def _hub(hub: dict[str, Any], now: float) -> str:

@@ -12,7 +12,7 @@ from fleet.prediction import PolicyScore
 from fleet.settings import Section, Settings
 from fleet.transport.broker import BrokerSettings, Seconds
 
-WithoutCloud = Literal["complete", "fail"]
+WithoutCloud = Literal["complete", "wait", "repair", "fail"]
 
 
 class AgentBrokerSettings(BrokerSettings):
@@ -47,7 +47,8 @@ class GenerationSettings(Section):
     prefix_tokens: int | None = Field(default=None, ge=0, description="unset: the bundle's number")
     use_features: bool = Field(default=True, description="whether the cloud adds interval features")
     without_cloud: WithoutCloud = Field(
-        default="complete", description="what to do when the cloud cannot help in time"
+        default="complete",
+        description="complete, wait, repair or fail: see docs/agent.md",
     )
     deadline_s: float = Field(default=30.0, gt=0, description="seconds for one picture")
     effort: Literal["auto", "full", "balanced", "saving"] = Field(
@@ -98,6 +99,13 @@ class OutboxSettings(Section):
     resend_s: float = Field(default=5.0, gt=0, description="first wait for a receipt; doubles")
 
 
+class ShelfSettings(Section):
+    """Pictures that wait to be corrected, and corrected ones that may be fetched."""
+
+    max_pictures: int = Field(default=32, ge=1, description="pictures kept")
+    keep_s: float = Field(default=7 * 86_400.0, gt=0, description="seconds that one is kept")
+
+
 class ApiSettings(Section):
     """The loopback HTTP interface of a running agent."""
 
@@ -141,6 +149,7 @@ class AgentSettings(Settings):
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
     outbox: OutboxSettings = OutboxSettings()
+    shelf: ShelfSettings = ShelfSettings()
     api: ApiSettings = ApiSettings()
     simulation: SimulationSettings = SimulationSettings()
     log: LogSettings = LogSettings()

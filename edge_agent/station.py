@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from edge_agent.files import replace_text
 from fleet.errors import InvalidInputError, OutputError
 from fleet.ids import BootId, NodeId, new_id, node_id
 
@@ -30,6 +31,11 @@ class Station:
     def outbox_path(self) -> Path:
         """The spool of records."""
         return self.path / "outbox.sqlite"
+
+    @property
+    def shelf_path(self) -> Path:
+        """Pictures that wait to be corrected, and corrected ones."""
+        return self.path / "pictures"
 
     @property
     def api_path(self) -> Path:
@@ -57,7 +63,7 @@ def open_station(path: Path, name: str | None, *, patience_s: float) -> Iterator
         _lock(lock, path, patience_s)
         with _writable(path):
             station = Station(path, node_id(name) if name else _own_id(path), BootId(new_id()))
-            _write(path / _BOOT_FILE, station.boot)
+            replace_text(path / _BOOT_FILE, station.boot)
         yield station
     finally:
         os.close(lock)  # which unlocks; the kernel does the same for a killed process
@@ -90,18 +96,8 @@ def _own_id(path: Path) -> NodeId:
     """The id of this node, made at its first start."""
     file = path / _NODE_FILE
     if not file.exists():
-        _write(file, f"node-{new_id()[:12]}")
+        replace_text(file, f"node-{new_id()[:12]}")
     return node_id(file.read_text(encoding="utf-8").strip())
-
-
-def _write(file: Path, text: str) -> None:
-    """Replaces `file` as a whole, on disk before it counts."""
-    draft = file.with_name(f"{file.name}.new")
-    with draft.open("w", encoding="utf-8") as stream:
-        stream.write(text + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(file)
 
 
 @contextmanager

@@ -130,6 +130,7 @@ class GenerationRecord(Message):
     queue_s: Seconds  # as the hub reports
     forward_s: Seconds  # as the hub reports
     fallback: Literal["", "no_broker", "timeout", "busy", "refused", "cancelled"] = ""
+    repairs: Annotated[str, Field(max_length=64)] = ""  # generation id that this one corrects
     scores: Arr = b""  # u8 [tokens], log scale (arrays.pack_scores)
     decisions: Arr = b""  # u8 [tokens]: 0 prefix, 1 local, 2 verified, 3 corrected, 4 unverified
     confidences: Arr = b""  # u8 [tokens]: the cloud's probability ×255; 0 where unknown

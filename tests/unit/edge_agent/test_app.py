@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_agent import client as client_module
+from edge_agent import repair as repair_module
 from edge_agent.answer import Made, Step
 from edge_agent.app import presence_of, run
 from edge_agent.client import EdgeClient, NoAgentError
@@ -22,15 +23,24 @@ from edge_agent.endpoint import HOST, Endpoint, find
 from edge_agent.settings import AgentSettings, GenerationSettings
 from edge_agent.station import open_station
 from fleet.errors import CapacityError, FleetError, InvalidInputError, TransportError
+from fleet.ids import BootId, ModelVersion, WorkerId
 from fleet.protocol import topics
-from fleet.protocol.codec import decode
-from fleet.protocol.messages import NodeStatus
+from fleet.protocol.codec import decode, encode
+from fleet.protocol.messages import HubStatus, NodeStatus
 from fleet.transport.base import Inbound
 from fleet.transport.memory import MemoryBroker
 from tests.unit.edge_agent.toy import ToyDevice, ToyDrafter, order, stop_and_wait
 from tests.unit.edge_agent.toy_cloud import toy_cloud
 
 CAPTION = "a toy"
+HUB_UP = HubStatus(
+    up=True,
+    boot_id=BootId("hub"),
+    worker=WorkerId("w1"),
+    family="toy",
+    cloud_version=ModelVersion("toy"),
+    hub_version="toy",
+)
 
 
 class TokenDevice(ToyDevice):
@@ -209,7 +219,62 @@ async def test_a_caller_who_hangs_up_cancels_the_picture(tmp_path: Path) -> None
                 await asyncio.sleep(0.01)
         assert not (await asyncio.to_thread(client.status))["is_working"]
 
-    assert [] == cloud.records
+    (record,) = cloud.records
+    assert "cancelled" == record.fallback
+    assert record.tokens < 24
+
+
+async def test_a_picture_that_the_device_finished_alone_is_corrected_when_the_cloud_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair_module, "LOOK_S", 0.05)
+    broker = MemoryBroker()
+    device = TokenDevice()
+
+    async with running(broker, settings(tmp_path, without_cloud="repair"), device) as client:
+        alone = await asyncio.to_thread(client.generate, CAPTION, seed=7)
+        waiting = await asyncio.to_thread(client.pictures)
+    async with (
+        toy_cloud(broker) as cloud,
+        running(broker, settings(tmp_path), device) as client,  # another start
+    ):
+        await cloud.transport.publish(topics.HUB_STATE, encode(HUB_UP), qos=1, retain=True)
+        async with asyncio.timeout(20):
+            while (await asyncio.to_thread(client.pictures))[0]["state"] == "waiting":
+                await asyncio.sleep(0.02)
+            while len(cloud.records) < 2:
+                await asyncio.sleep(0.02)
+        corrected = await asyncio.to_thread(client.picture, alone.generation_id)
+        status = await asyncio.to_thread(client.status)
+        with pytest.raises(InvalidInputError, match="no such picture"):
+            await asyncio.to_thread(client.picture, "another")
+
+    assert "timeout" == alone.fallback
+    assert alone.unverified > 0
+    assert "edge_agent pictures" in alone.notes[-1]
+    assert [("waiting", alone.generation_id)] == [
+        (each["state"], each["generation_id"]) for each in waiting
+    ]
+    assert stop_and_wait(order(7), 24) == tokens(corrected)
+    assert (alone.generation_id, 0) == (corrected.repairs, corrected.unverified)
+    assert {"", alone.generation_id} == {record.repairs for record in cloud.records}
+    assert 0 == status["pictures_to_correct"]
+
+
+async def test_a_caller_who_waits_gets_no_unverified_token_once_the_cloud_comes(
+    tmp_path: Path,
+) -> None:
+    broker = MemoryBroker()
+    wishes = settings(tmp_path, without_cloud="wait", outage_patience_s=0.1, open_deadline_s=0.2)
+
+    async with running(broker, wishes, TokenDevice()) as client:
+        making = asyncio.create_task(asyncio.to_thread(client.generate, CAPTION, seed=7))
+        await asyncio.sleep(1.0)  # far beyond any patience
+        async with toy_cloud(broker):
+            made = await making
+
+    assert ("", 0) == (made.fallback, made.unverified)
+    assert stop_and_wait(order(7), 24) == tokens(made)
 
 
 def _hang_up(endpoint: Endpoint) -> None:

@@ -148,6 +148,28 @@ async def test_a_device_that_drafts_only_what_is_sure_drafts_none_in_vain() -> N
     assert making.pace.acceptance.value > 0.1  # what stands is noticed
 
 
+@pytest.mark.parametrize("policy", [CIAR, verify_all()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("judged", [0, 2, 5])
+async def test_a_picture_finished_alone_and_made_again_is_that_of_an_undisturbed_cloud(
+    policy: Policy, judged: int
+) -> None:
+    wanted, first, second = order(judged, policy), MemoryBroker(), MemoryBroker()
+    async with toy_cloud(first) as hub, verifier(first, QUICK) as cloud:
+        hub.spoil = lambda answer: (0.0, answer) if hub.hub.judged < judged else None
+        alone = await made(wanted, cloud, replace(PLAN, outage_patience_s=0.3))
+    known = alone.picture.known(wanted.prefix_tokens)
+    again = generation(wanted, fail=True)
+    again.begin_with(known)
+    async with toy_cloud(second), verifier(second, PATIENT) as cloud:
+        outcome = await again.run(cloud)
+
+    assert "timeout" == alone.fallback
+    assert alone.picture.tally.unverified > 0
+    assert stop_and_wait(wanted, 24) == tokens(outcome)
+    assert tokens(outcome)[: len(known.tokens)] == list(known.tokens)
+    assert 0 == outcome.picture.tally.unverified
+
+
 async def test_device_only_sends_nothing_at_all() -> None:
     broker = MemoryBroker()
 

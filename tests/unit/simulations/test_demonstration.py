@@ -49,6 +49,7 @@ def made(caption: str, seed: int = 1) -> Made:
         notes=[],
         side=64,
         pixels=base64.b64encode(pixels.tobytes()).decode(),
+        repairs="",
         **counts,
     )
 
