@@ -1,0 +1,71 @@
+"""How rounds are run: every number that a person may choose, with its only default."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fleet.errors import InvalidInputError
+from fleet.federation.gate import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run of rounds. As Flower's run configuration the names have dashes: `least-nodes`."""
+
+    rounds: int = 3
+    strategy: str = "trimmed-mean"
+    rank: int = 16  # of the center's change; 0: a full matrix
+    loss: str = "inter-dro"  # or distillation, without the robust term
+    steps: int = 60  # of local training
+    batch: int = 256
+    rate: float = 3e-3
+    server_rate: float = 0.01  # FedAdam's
+    proximal: float = 0.01  # FedProx's mu
+    least_nodes: int = 2
+    most_nodes: int = 1000
+    least_samples: int = 256
+    most_samples: int = 20_000  # of a node; more do not raise its weight either
+    deadline_s: float = 120.0  # of each phase
+    quorum: float = 1.0  # share of answers after which the rest has `grace_s` left
+    grace_s: float = 5.0
+    query_s: float = 10.0  # to say what a node could do
+    node_ball: float = 0.3  # nats by which the weights of nodes may leave the uniform ones
+    node_cap: float = 3.0  # most weight of a node, over the uniform one
+    least_gain: float = 0.0  # by which the loss must fall, or the aggregate is discarded
+    seed: int = 1
+    noise: float = 0.0  # of private rounds, over `clip`; 0: not private
+    clip: float = 1.0
+    delta: float = 1e-5
+    max_epsilon: float = 0.0  # 0: no bound
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Plan":
+        """The plan of a run configuration; keys that are no part of a plan are left alone.
+
+        Raises:
+            InvalidInputError: A value has another type, or cannot be used.
+        """
+        given = {}
+        for each in fields(cls):
+            value = config.get(each.name.replace("_", "-"))
+            if value is None:
+                continue
+            kind: type[Any] = type(getattr(cls(), each.name))
+            if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+                raise InvalidInputError(f"{each.name} is {value!r}: give it a {kind.__name__}")
+            given[each.name] = kind(value)
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "steps", "batch", "least_nodes", "least_samples", "deadline_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidInputError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if not 0 < self.quorum <= 1:
+            raise InvalidInputError(f"quorum is {self.quorum}: a share between 0 and 1")
+        if self.loss not in {"inter-dro", "distillation"}:
+            raise InvalidInputError(f"loss is {self.loss!r}: inter-dro or distillation")
+
+    @property
+    def limits(self) -> Limits:
+        """What the gate lets in."""
+        return Limits(most_examples=self.most_samples)

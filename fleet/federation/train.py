@@ -1,0 +1,158 @@
+"""Training and validation of a head's change on one node's samples, by the Inter-DRO loss."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fleet.federation.head import HeadChange
+from fleet.federation.samples import Samples
+from fleet.interval import MAX_RADIUS
+from fleet.models.interval_head import log_odds
+from fleet.training.device import COVERAGE, KL_WEIGHT, RADIUS_WEIGHT, device_loss
+from fleet.training.losses import (
+    divergence,
+    radius_loss,
+    target_log_odds,
+    total_variation,
+)
+
+Loss = Literal["inter-dro", "distillation"]
+
+_EVALUATE_ROWS = 1024
+_GRADIENT_NORM = 1.0
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a node trains."""
+
+    loss: Loss
+    steps: int
+    batch: int
+    rate: float
+    proximal: float  # FedProx's mu; 0: none
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The means over samples; `loss` is what decides whether an aggregate is kept.
+
+    `match` is a floor of the share of drafts that the cloud's draw with the same noise equals:
+    (1 - TV) / (1 + TV) of the two laws (arXiv:2408.07978).
+    """
+
+    loss: float
+    kl: float
+    tv: float
+    match: float
+    covered: float  # share of the law's mass whose log-odds error lies within the radius
+
+
+def train(change: HeadChange, samples: Samples, recipe: Recipe) -> None:
+    """Trains `change` in place; the same samples, start and seed give the same bits.
+
+    One thread computes: with several, sums come in an order that depends on the machine.
+    """
+    rng = np.random.default_rng(recipe.seed)
+    start = [value.detach().clone() for value in change.parameters()]
+    optimizer = _Adam(list(change.parameters()))
+    size = min(recipe.batch, len(samples))
+    for step in range(recipe.steps):
+        chosen = samples[rng.permutation(len(samples))[:size]]
+        loss = _loss(change, chosen, recipe.loss)
+        if recipe.proximal:
+            apart = zip(change.parameters(), start, strict=True)
+            loss = loss + recipe.proximal / 2 * sum(
+                (now - then).square().sum() for now, then in apart
+            )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(change.parameters(), _GRADIENT_NORM)
+        # Linearly to zero, so that the last steps average the batches.
+        optimizer.step(recipe.rate * (1 - step / recipe.steps))
+
+
+class _Adam:
+    """Adam (arXiv:1412.6980). torch's own imports its compiler at the first step: 80 MB."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._means = [torch.zeros_like(each) for each in parameters]
+        self._squares = [torch.zeros_like(each) for each in parameters]
+        self._count = 0
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Moves the parameters against their gradients, and drops these."""
+        self._count += 1
+        first, second = 1 - _BETAS[0] ** self._count, 1 - _BETAS[1] ** self._count
+        for each, mean, square in zip(self._parameters, self._means, self._squares, strict=True):
+            gradient = each.grad
+            assert gradient is not None
+            mean.lerp_(gradient, 1 - _BETAS[0])
+            square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+            each.addcdiv_(mean, (square / second).sqrt_().add_(_EPSILON), value=-rate / first)
+            each.grad = None
+
+
+@torch.no_grad()
+def evaluate(change: HeadChange, samples: Samples) -> Figures:
+    """The figures of `change` on samples that have a law.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if not len(samples):
+        raise ValueError("no samples to validate with")
+    rows = []
+    for start in range(0, len(samples), _EVALUATE_ROWS):
+        part = samples[start : start + _EVALUATE_ROWS]
+        center, radius = change(*_hidden(part))
+        log_center = center.log_softmax(dim=-1)
+        target = whole_law(part, log_center)
+        odds = log_odds(center)
+        kl = divergence(target, log_center)
+        tv = total_variation(target, log_center.exp())
+        missing = radius_loss(target, odds, radius, COVERAGE)
+        inside = (target_log_odds(target) - odds).abs() <= radius.clamp(max=MAX_RADIUS)
+        covered = (target * inside).sum(dim=-1)
+        loss = KL_WEIGHT * kl + 2 * tv + RADIUS_WEIGHT * missing
+        rows.append(torch.stack([loss, kl, tv, (1 - tv) / (1 + tv), covered], dim=-1))
+    return Figures(*torch.cat(rows).double().mean(dim=0).tolist())
+
+
+def whole_law(samples: Samples, log_center: Tensor) -> Tensor:
+    """Return laws [n, V]: the codes that the hub sent, and the rest as the device has it.
+
+    What is left of the mass is spread over the other codes in proportion to the device's own law
+    (no gradient), so that they ask for the mass of the tail and for no shape of it.
+    """
+    codes = torch.from_numpy(samples.codes.astype(np.int64))
+    known = torch.from_numpy(samples.log_probs.astype(np.float32)).exp()
+    known = known / known.sum(dim=-1, keepdim=True).clamp(min=1.0)  # half precision rounds up too
+    rest = log_center.detach().exp()
+    # Codes of no probability are padding, which may repeat code 0: they stay in the rest.
+    taken = torch.zeros_like(rest).scatter_add(1, codes, known)
+    rest = rest.masked_fill(taken > 0, 0.0)
+    mass = (1 - known.sum(dim=-1, keepdim=True)).clamp(min=0.0)
+    return taken + mass * rest / rest.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+
+
+def _loss(change: HeadChange, samples: Samples, kind: Loss) -> Tensor:
+    guided, hidden = _hidden(samples)
+    center, radius = change(guided, hidden)
+    target = whole_law(samples, center.log_softmax(dim=-1))
+    if kind == "inter-dro":
+        return device_loss(target, center, radius, all_terms=True)[0]
+    plain, _ = device_loss(target, center, radius, all_terms=False)
+    return plain + RADIUS_WEIGHT * radius_loss(target, log_odds(center), radius, COVERAGE).mean()
+
+
+def _hidden(samples: Samples) -> tuple[Tensor, Tensor]:
+    guided = torch.from_numpy(samples.guided.astype(np.float32))
+    return guided, torch.from_numpy(samples.hidden.astype(np.float32))
