@@ -34,7 +34,7 @@ from fleet.models.bundle import (
     Bundle,
     reference_path,
 )
-from fleet.models.caption import CaptionVocabulary
+from fleet.models.caption import Captions, CaptionVocabulary
 from fleet.protocol import topics
 from fleet.transport.base import Transport
 
@@ -117,15 +117,23 @@ async def serve(
 def _load(settings: HubSettings, database: Database) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
     from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
+    from fleet.models.linked import is_linked, linked_tokenizer, load_linked
     from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
     if settings.engine.threads is not None:
         set_threads(settings.engine.threads)
     folder = settings.model or reference_path() / CLOUD_FOLDER
-    model = CloudModel.load(folder, settings.engine.device)
+    model: CloudModel
+    captions: Captions
+    if is_linked(folder):
+        model = linked = load_linked(folder, settings.engine.device)
+        captions, tokenizer = linked.captions, linked_tokenizer(folder)
+    else:
+        model = CloudModel.load(folder, settings.engine.device)
+        captions = CaptionVocabulary.load(folder / VOCABULARY)
+        tokenizer = load_image_tokenizer(folder)
     _check_pair(folder, model.version)
     runner = TorchRunner(model, slots_in(model, settings.engine.cache_mib))
-    vocabulary = CaptionVocabulary.load(folder / VOCABULARY)
     identity = presence.Identity(
         worker=WorkerId(settings.worker or f"w-{new_id()[:8]}"),
         boot=BootId(new_id()),
@@ -139,9 +147,10 @@ def _load(settings: HubSettings, database: Database) -> Hub:
         cloud_version=model.version,
         positions=model.tokens,
         vocab_size=model.vocab_size,
-        vocabulary=vocabulary,
+        captions=captions,
+        captions_take_long=is_linked(folder),
     )
-    codes = load_image_tokenizer(folder).quantize.codes.detach().numpy()
+    codes = tokenizer.quantize.codes.detach().numpy()
     return Hub(identity, service, runner, codes, database)
 
 

@@ -20,7 +20,7 @@ from cloud_hub.engine.requests import (
 )
 from fleet.errors import InvalidInputError, ProtocolError
 from fleet.ids import ModelVersion, NodeId, WorkerId, is_level
-from fleet.models.caption import CaptionVocabulary
+from fleet.models.caption import Captions
 from fleet.protocol.arrays import (
     FEATURE_BYTES,
     pack_confidences,
@@ -51,7 +51,8 @@ class Service:
     cloud_version: ModelVersion
     positions: int
     vocab_size: int
-    vocabulary: CaptionVocabulary
+    captions: Captions
+    captions_take_long: bool = False  # an encoder runs for each new one
 
 
 def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Opening | Refused:
@@ -65,7 +66,7 @@ def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Openin
             key=SessionKey(node, message.generation_id),
             request_id=message.request_id,
             boot=message.boot_id,
-            caption=tuple(service.vocabulary.encode(message.caption)),
+            caption=tuple(service.captions.encode(message.caption)),
             seed=message.seed,
             sampling=message.sampling,
             use_features=message.use_features,

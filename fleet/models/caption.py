@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from fleet.errors import InvalidInputError
 
@@ -23,6 +24,38 @@ _WORD = re.compile(r"[^\W_]+(?:['’.&][^\W_]+)*")
 def split_words(caption: str) -> list[str]:
     """Split a caption into lower-case words; punctuation such as the style's colon separates."""
     return _WORD.findall(caption.lower())
+
+
+class Captions(Protocol):
+    """What turns captions into the numbers by which a cloud model knows them."""
+
+    def encode(self, caption: str) -> Sequence[int]:
+        """Return a caption's numbers.
+
+        Raises:
+            InvalidInputError: The model cannot read it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ClassCaptions:
+    """The captions of a class-conditional model: numbers of classes."""
+
+    classes: int
+
+    def encode(self, caption: str) -> list[int]:
+        """Return the class that a caption such as "207" or "class 207" names.
+
+        Raises:
+            InvalidInputError: It names none.
+        """
+        number = caption.strip().lower().removeprefix("class").strip()
+        if not (number.isascii() and number.isdigit() and int(number) < self.classes):
+            raise InvalidInputError(
+                f"this model draws classes: the caption is a number from 0 to {self.classes - 1}"
+            )
+        return [int(number)]
 
 
 @dataclass(frozen=True)

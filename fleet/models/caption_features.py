@@ -53,12 +53,14 @@ class T5Encoder:
             raise InvalidInputError(f"there is no T5 in {folder}: it is no folder")
         try:
             from transformers import AutoTokenizer, T5EncoderModel
+            from transformers.utils.logging import disable_progress_bar
         except ImportError as error:
             raise InvalidInputError(
                 "captions need transformers: pip install 'ciar-fleet[text]', or use a file of"
                 " caption features"
             ) from error
         self._length = length
+        disable_progress_bar()
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model: Any = T5EncoderModel.from_pretrained(folder, local_files_only=True, dtype=dtype)

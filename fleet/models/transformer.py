@@ -171,7 +171,7 @@ class Transformer(nn.Module):
     def embed(self, tokens: Tensor, input_feature: Tensor | None = None) -> Tensor:
         """Return the token embeddings [B, T, D] plus the input feature."""
         embedded: Tensor = self.tok_embeddings(tokens)
-        return embedded if input_feature is None else embedded + input_feature
+        return embedded if input_feature is None else embedded + input_feature.type_as(embedded)
 
     def condition(self, captions: Tensor, unconditional: Tensor | None = None) -> Condition:
         """Collapse left-padded captions [B, C] of word ids."""

@@ -28,7 +28,7 @@ SERVICE = Service(
     cloud_version=ModelVersion("v1"),
     positions=POSITIONS,
     vocab_size=VOCAB,
-    vocabulary=CaptionVocabulary((PAD, UNKNOWN, "heart", "red")),
+    captions=CaptionVocabulary((PAD, UNKNOWN, "heart", "red")),
 )
 
 
