@@ -110,6 +110,7 @@ class Agent:
             "outbox_records": spool.records,
             "outbox_lost": spool.lost,
             "outbox_stripped": spool.stripped,
+            "outbox_lost_sums": spool.sums,
             "advice": around.advice,
         }
 
@@ -167,7 +168,8 @@ async def agent(
     Raises:
         OutputError: The outbox cannot be opened.
     """
-    limits = Limits(settings.outbox.max_bytes, settings.outbox.max_records)
+    spool = settings.outbox
+    limits = Limits(spool.max_bytes, spool.max_records, spool.max_age_s, spool.reserve_bytes)
     with Outbox(station.outbox_path, limits) as outbox:
         delivery = Delivery(outbox, transport, station.node, settings.outbox.resend_s)
         async with Calls(transport, topics.inbox(station.node, station.boot)) as calls:

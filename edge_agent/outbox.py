@@ -1,17 +1,20 @@
 """The spool of records that the hub has not confirmed: one SQLite file, nothing else.
 
 A record leaves on the hub's receipt. `put` returns after the record is on disk (WAL,
-synchronous=FULL), so a kill or a power cut loses none. The spool is bounded; when it is full,
-the per-token arrays of the oldest records go first, and only when no record has any left the
-oldest records themselves; both are counted. When the disk is full a record waits in memory
-(at most `MEMORY_LIMIT`) and is written as soon as there is room.
+synchronous=FULL), so a kill or a power cut loses none. The spool is bounded by bytes, number and
+age, and spares the last of the disk. What goes first: per-token arrays, oldest record first; then
+whole records, oldest first; their counts never, they are summed (`SUMMED`) and told by the
+heartbeat. When the disk is full a record waits in memory (at most `MEMORY_LIMIT`) and is written
+as soon as there is room.
 """
 
+import shutil
 import sqlite3
-from collections import deque
-from collections.abc import Iterator
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +25,20 @@ from fleet.protocol.codec import decode, encode
 from fleet.protocol.messages import GenerationRecord
 
 MEMORY_LIMIT = 64
+SUMMED = (
+    "tokens",
+    "prefix",
+    "local",
+    "verified",
+    "corrected",
+    "unverified",
+    "wasted",
+    "forwards",
+    "round_trips",
+    "bytes_up",
+    "bytes_down",
+)
+CLOCK_IS_SET = 1_767_225_600.0  # 2026: a clock that shows less was never set
 _ARRAYS = {"scores": b"", "decisions": b"", "confidences": b""}
 
 _SCHEMA = """
@@ -31,6 +48,7 @@ CREATE TABLE IF NOT EXISTS record (
     sequence INTEGER NOT NULL,
     payload BLOB NOT NULL,
     has_arrays INTEGER NOT NULL,
+    stored_at REAL NOT NULL DEFAULT 0,
     UNIQUE (boot_id, sequence)
 );
 CREATE INDEX IF NOT EXISTS record_with_arrays ON record (id) WHERE has_arrays;
@@ -44,6 +62,8 @@ class Limits:
 
     max_bytes: int
     max_records: int
+    max_age_s: float = 30 * 86_400.0
+    reserve_bytes: int = 0  # of the disk, below which no arrays are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,7 @@ class Spool:
     records: int  # that wait for a receipt, in memory or on disk
     lost: int  # records dropped unconfirmed, for want of room
     stripped: int  # records that lost their per-token arrays, for want of room
+    sums: dict[str, int] = field(default_factory=dict)  # `SUMMED` fields of the lost records
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +88,14 @@ class Spooled:
 class Outbox:
     """The spool of one state folder; used from one thread at a time."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.time,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
         """Opens the spool, or makes it.
 
         Raises:
@@ -75,13 +103,17 @@ class Outbox:
         """
         self._path = path
         self._limits = limits
-        self._memory: deque[GenerationRecord] = deque(maxlen=MEMORY_LIMIT)
+        self._clock = clock
+        self._free_bytes = free_bytes
+        self._memory: deque[GenerationRecord] = deque()
+        self._lost_in_memory: Counter[str] = Counter()  # counts that are not on disk yet
         self._next: dict[str, int] = {}
         with self._sentences():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
+            self._add_missing_column()
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +134,8 @@ class Outbox:
         """
         numbered = record.model_copy(update={"sequence": self._take_number(record.boot_id)})
         self._memory.append(numbered)
+        if len(self._memory) > MEMORY_LIMIT:
+            self._lost_in_memory += _loss(self._memory.popleft())
         self.flush()
         return numbered
 
@@ -111,11 +145,15 @@ class Outbox:
         Raises:
             OutputError: The disk takes nothing; the sentence says what to do.
         """
-        while self._memory:
+        while self._memory or self._lost_in_memory:
             with self._sentences(), self._transaction():
-                self._insert(self._memory[0])
+                self._count(self._lost_in_memory)
+                if self._memory:
+                    self._insert(self._memory[0])
                 self._make_room()
-            self._memory.popleft()
+            self._lost_in_memory.clear()
+            if self._memory:
+                self._memory.popleft()
 
     def pending(self, limit: int, skip: frozenset[tuple[str, int]] = frozenset()) -> list[Spooled]:
         """The oldest records that wait for a receipt, without those in `skip`."""
@@ -159,23 +197,50 @@ class Outbox:
         with self._sentences():
             (count,) = self._db.execute("SELECT count(*) FROM record").fetchone()
             rows: dict[str, int] = dict(self._db.execute("SELECT name, value FROM counter"))
-        return Spool(count + len(self._memory), rows.get("lost", 0), rows.get("stripped", 0))
+        counts = Counter(rows) + self._lost_in_memory
+        sums = {name: counts[name] for name in SUMMED if counts[name]}
+        return Spool(count + len(self._memory), counts["lost"], counts["stripped"], sums)
 
     # ── Inside a transaction ──────────────────────────────────────────────────────────────
 
     def _insert(self, record: GenerationRecord) -> None:
         has_arrays = any(getattr(record, name) for name in _ARRAYS)
+        if has_arrays and self._free_bytes(self._path.parent) < self._limits.reserve_bytes:
+            record, has_arrays = record.model_copy(update=_ARRAYS), False
+            self._count(Counter(stripped=1))
         self._db.execute(
-            "INSERT INTO record (boot_id, sequence, payload, has_arrays) VALUES (?, ?, ?, ?)",
-            (record.boot_id, record.sequence, encode(record), has_arrays),
+            "INSERT INTO record (boot_id, sequence, payload, has_arrays, stored_at)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (record.boot_id, record.sequence, encode(record), has_arrays, self._clock()),
         )
 
     def _make_room(self) -> None:
-        """Brings the spool within its limits: arrays of the oldest first, then the oldest."""
+        """Brings the spool within its limits: too old, then arrays of the oldest, then the oldest.
+
+        A record that was stored before the clock was set counts as stored now.
+        """
+        now = self._clock()
+        if now >= CLOCK_IS_SET:
+            self._db.execute(
+                "UPDATE record SET stored_at = ? WHERE stored_at < ?", (now, CLOCK_IS_SET)
+            )
+            oldest = now - self._limits.max_age_s
+            while self._lose("SELECT min(id) FROM record WHERE stored_at < ?", oldest):
+                pass
         while self._is_over():
             if not self._strip_oldest():
-                self._db.execute("DELETE FROM record WHERE id = (SELECT min(id) FROM record)")
-                self._count("lost")
+                self._lose("SELECT min(id) FROM record")
+
+    def _lose(self, query: str, *values: float) -> bool:
+        """Drops the record whose id the query gives, but not its counts; whether there was one."""
+        (found,) = self._db.execute(query, values).fetchone()
+        if found is None:
+            return False
+        where = "WHERE id = ?"
+        (payload,) = self._db.execute(f"SELECT payload FROM record {where}", (found,)).fetchone()  # noqa: S608
+        self._db.execute(f"DELETE FROM record {where}", (found,))  # noqa: S608
+        self._count(_loss(_record(payload)))
+        return True
 
     def _is_over(self) -> bool:
         count, size = self._db.execute(
@@ -196,14 +261,21 @@ class Outbox:
         self._db.execute(
             "UPDATE record SET payload = ?, has_arrays = 0 WHERE id = ?", (_strip(row[1]), row[0])
         )
-        self._count("stripped")
+        self._count(Counter(stripped=1))
         return True
 
-    def _count(self, name: str) -> None:
-        self._db.execute(
-            "INSERT INTO counter VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
-            (name,),
+    def _count(self, counts: Counter[str]) -> None:
+        self._db.executemany(
+            "INSERT INTO counter VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+            counts.items(),
         )
+
+    def _add_missing_column(self) -> None:
+        """A spool of an earlier release has no times; its records count as stored now."""
+        columns = {row[1] for row in self._db.execute("PRAGMA table_info(record)")}
+        if "stored_at" not in columns:
+            self._db.execute("ALTER TABLE record ADD COLUMN stored_at REAL NOT NULL DEFAULT 0")
 
     # ── Beside it ─────────────────────────────────────────────────────────────────────────
 
@@ -236,9 +308,18 @@ class Outbox:
             ) from error
 
 
-def _strip(payload: bytes) -> bytes:
-    """A record without its per-token arrays."""
+def _record(payload: bytes) -> GenerationRecord:
     record = decode(payload)
     if not isinstance(record, GenerationRecord):
         raise ProtocolError("the outbox holds a message that is no record")
-    return encode(record.model_copy(update=_ARRAYS))
+    return record
+
+
+def _strip(payload: bytes) -> bytes:
+    """A record without its per-token arrays."""
+    return encode(_record(payload).model_copy(update=_ARRAYS))
+
+
+def _loss(record: GenerationRecord) -> Counter[str]:
+    """What is counted of a record that goes unconfirmed."""
+    return Counter({"lost": 1, **{name: getattr(record, name) for name in SUMMED}})

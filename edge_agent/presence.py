@@ -86,6 +86,7 @@ class Presence:
     ) -> NodeStatus:
         spool = counts.spool
         lost = {"outbox_lost": str(spool.lost), "outbox_stripped": str(spool.stripped)}
+        lost |= {f"outbox_lost_{name}": str(total) for name, total in spool.sums.items()}
         return NodeStatus(
             boot_id=self.station.boot,
             state=state,

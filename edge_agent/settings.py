@@ -96,6 +96,10 @@ class OutboxSettings(Section):
 
     max_bytes: int = Field(default=16 << 20, gt=0, description="bytes of records kept")
     max_records: int = Field(default=10_000, gt=0, description="records kept")
+    max_age_s: float = Field(default=30 * 86_400.0, gt=0, description="seconds that one is kept")
+    reserve_bytes: int = Field(
+        default=32 << 20, ge=0, description="free bytes of the disk below which no arrays are kept"
+    )
     resend_s: float = Field(default=5.0, gt=0, description="first wait for a receipt; doubles")
 
 

@@ -2,14 +2,16 @@
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edge_agent.outbox import MEMORY_LIMIT, Limits, Outbox
+from edge_agent.outbox import CLOCK_IS_SET, MEMORY_LIMIT, Limits, Outbox
 from fleet.errors import OutputError
 from fleet.ids import BootId
 from fleet.protocol.codec import decode
@@ -153,22 +155,120 @@ def test_every_commit_reaches_the_disk(outbox: Outbox) -> None:
     assert (2,) == outbox._db.execute("PRAGMA synchronous").fetchone()  # FULL
 
 
+def test_what_is_too_old_goes_and_its_counts_stay(path: Path) -> None:
+    now = [CLOCK_IS_SET + 10]
+    with Outbox(path, Limits(1 << 20, 100, max_age_s=50), clock=lambda: now[0]) as outbox:
+        outbox.put(toy_record(local=3))
+        now[0] += 60
+        outbox.put(toy_record(local=4))
+        state = outbox.state()
+
+        assert [2] == [spooled.sequence for spooled in outbox.pending(9)]
+        assert (1, 3, 24) == (state.lost, state.sums["local"], state.sums["tokens"])
+
+
+def test_a_clock_that_is_set_late_makes_no_record_old(path: Path) -> None:
+    now = [12.0]  # a device without a clock of its own wakes up in 1970
+    with Outbox(path, Limits(1 << 20, 100, max_age_s=50), clock=lambda: now[0]) as outbox:
+        outbox.put(toy_record())
+        now[0] = CLOCK_IS_SET + 5
+        outbox.put(toy_record())
+        now[0] += 40
+        outbox.put(toy_record())
+
+        assert 0 == outbox.state().lost
+
+
+def test_the_last_of_the_disk_is_not_for_arrays(path: Path) -> None:
+    free = [1_000]
+    limits = Limits(1 << 20, 100, reserve_bytes=500)
+    with Outbox(path, limits, free_bytes=lambda _: free[0]) as outbox:
+        outbox.put(toy_record(arrays=10))
+        free[0] = 499
+        outbox.put(toy_record(arrays=10))
+        records = [decode(spooled.payload) for spooled in outbox.pending(9)]
+
+        assert [10, 0] == [len(record.scores) for record in records]
+        assert (0, 1) == (outbox.state().lost, outbox.state().stripped)
+
+
+def test_a_spool_of_an_earlier_release_is_read_and_ages_from_now(path: Path) -> None:
+    with Outbox(path, ROOMY) as outbox:
+        outbox.put(toy_record())
+        outbox._db.execute("ALTER TABLE record DROP COLUMN stored_at")
+
+    with Outbox(path, ROOMY) as outbox:
+        outbox.put(toy_record(boot="later"))
+
+        assert (2, 0) == (outbox.state().records, outbox.state().lost)
+
+
+def test_records_lost_from_memory_are_counted_once_there_is_a_disk(path: Path) -> None:
+    with Outbox(path, ROOMY) as outbox:
+        outbox._db.execute("PRAGMA query_only = ON")
+        for _ in range(MEMORY_LIMIT + 3):
+            with pytest.raises(OutputError):
+                outbox.put(toy_record(local=2))
+        before = outbox.state()
+        outbox._db.execute("PRAGMA query_only = OFF")
+        outbox.flush()
+        after = outbox.state()
+
+    with Outbox(path, ROOMY) as outbox:
+        for state in (before, after, outbox.state()):
+            assert (MEMORY_LIMIT, 3, 6) == (state.records, state.lost, state.sums["local"])
+
+
+@dataclass
+class Kept:
+    """What the model knows of a record in the spool."""
+
+    local: int
+    stored_at: float
+    has_arrays: bool
+
+
 class OutboxMachine(RuleBasedStateMachine):
-    """The spool against a dictionary: puts, receipts, restarts, a disk that fills and empties."""
+    """The spool against a list: puts, receipts, restarts, time, bounds, a disk that fills."""
 
-    @initialize(folder=st.just(None))
-    def begin(self, folder: None) -> None:
-        self.connection_name = ":memory:"
-        self.model: dict[tuple[str, int], int] = {}
-        self.boot = 0
-        self.value = 0
-        self.outbox = Outbox(Path(":memory:"), ROOMY)
+    @initialize(records=st.integers(1, 6), age_s=st.sampled_from([20.0, 1e9]))
+    def begin(self, records: int, age_s: float) -> None:
+        self.folder = TemporaryDirectory()
+        self.limits = Limits(1 << 20, records, age_s, reserve_bytes=100)
+        self.model: dict[tuple[str, int], Kept] = {}
+        self.boot, self.value, self.lost, self.lost_local, self.stripped = 0, 0, 0, 0, 0
+        self.now, self.free = CLOCK_IS_SET + 1, 1000
+        self.open()
 
-    @rule()
-    def put(self) -> None:
+    def open(self) -> None:
+        self.outbox = Outbox(
+            Path(self.folder.name) / "outbox.sqlite",
+            self.limits,
+            clock=lambda: self.now,
+            free_bytes=lambda _: self.free,
+        )
+
+    def note(self, boot: str, sequence: int, arrays: bool) -> None:
+        """The rules as they are written: too old first, then more than may be, oldest first."""
+        has_arrays = arrays and self.free >= self.limits.reserve_bytes
+        self.stripped += arrays and not has_arrays
+        self.model[boot, sequence] = Kept(self.value, self.now, has_arrays)
+        for key, kept in list(self.model.items()):
+            if kept.stored_at < self.now - self.limits.max_age_s:
+                self.lose(key)
+        while len(self.model) > self.limits.max_records:
+            self.lose(next(iter(self.model)))
+
+    def lose(self, key: tuple[str, int]) -> None:
+        self.lost += 1
+        self.lost_local += self.model.pop(key).local
+
+    @rule(arrays=st.booleans())
+    def put(self, arrays: bool) -> None:
         self.value += 1
-        record = self.outbox.put(toy_record(boot=f"b{self.boot}", local=self.value))
-        self.model[(record.boot_id, record.sequence)] = self.value
+        wanted = toy_record(boot=f"b{self.boot}", local=self.value, arrays=9 * arrays)
+        record = self.outbox.put(wanted)
+        self.note(record.boot_id, record.sequence, arrays)
 
     @rule(boot=st.integers(0, 3), sequences=st.lists(st.integers(0, 12), max_size=4))
     def receipt(self, boot: int, sequences: list[int]) -> None:
@@ -176,39 +276,59 @@ class OutboxMachine(RuleBasedStateMachine):
         for sequence in sequences:
             self.model.pop((f"b{boot}", sequence), None)
 
+    @rule(seconds=st.integers(1, 30))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule(free=st.sampled_from([50, 1000]))
+    def others_use_the_disk(self, free: int) -> None:
+        self.free = free
+
     @rule()
     def restart(self) -> None:
         """A start has a new boot id, so its numbers begin anew."""
         self.boot += 1
-        self.outbox._next.clear()
+        self.outbox.__exit__(None, None, None)
+        self.open()
 
     @rule()
     def full_disk(self) -> None:
         self.value += 1
+        boot = f"b{self.boot}"
         self.outbox._db.execute("PRAGMA query_only = ON")
         with pytest.raises(OutputError):
-            self.outbox.put(toy_record(boot=f"b{self.boot}", local=self.value))
+            self.outbox.put(toy_record(boot=boot, local=self.value))
         self.outbox._db.execute("PRAGMA query_only = OFF")
         self.outbox.flush()
-        self.model[(f"b{self.boot}", self.outbox._next[f"b{self.boot}"])] = self.value
+        self.note(boot, self.outbox._next[boot], arrays=False)
 
     @invariant()
-    def holds_what_was_put_and_not_confirmed(self) -> None:
+    def holds_what_was_put_and_not_confirmed_and_counts_the_rest(self) -> None:
         if not hasattr(self, "outbox"):
             return
-        found = {
-            (spooled.boot_id, spooled.sequence): decode(spooled.payload).local
+        records = {
+            (spooled.boot_id, spooled.sequence): decode(spooled.payload)
             for spooled in self.outbox.pending(1000)
         }
-        assert self.model == found
+        state = self.outbox.state()
+        expected = {key: (kept.local, kept.has_arrays) for key, kept in self.model.items()}
+        assert list(expected) == list(records)
+        assert expected == {key: (each.local, bool(each.scores)) for key, each in records.items()}
+        assert (len(self.model), self.lost, self.stripped) == (
+            state.records,
+            state.lost,
+            state.stripped,
+        )
+        assert self.lost_local == state.sums.get("local", 0)
 
     def teardown(self) -> None:
         if hasattr(self, "outbox"):
             self.outbox.__exit__(None, None, None)
+            self.folder.cleanup()
 
 
 OutboxMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
-test_the_spool_is_a_dictionary = OutboxMachine.TestCase
+test_the_spool_is_a_list_with_bounds = OutboxMachine.TestCase
 
 
 def test_sqlite_is_new_enough_for_upserts() -> None:
