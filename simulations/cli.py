@@ -44,9 +44,6 @@ def demo(out: Path, models: Path | None) -> None:
         raise
 
 
-_SCORES = ("uncertainty", "rejection_bound", "entropy", "one_minus_max", "spread")
-
-
 @main.command()
 @click.option(
     "--work",
@@ -66,7 +63,18 @@ _SCORES = ("uncertainty", "rejection_bound", "entropy", "one_minus_max", "spread
 @click.option("--others", default=500, show_default=True, help="Of each method in between.")
 @click.option("--searched", default=200, show_default=True, help="Of each sampling rule tried.")
 @click.option(
-    "--score", "scores", multiple=True, type=click.Choice(_SCORES), help="Also at equal calls."
+    "--seeds", default=3, show_default=True, type=click.IntRange(2), help="Groups for the spread."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, 1),
+    help="Share of tokens the cloud may take part in. Default: what the shipped policy takes.",
+)
+@click.option(
+    "--methods",
+    default="random,entropy",
+    show_default=True,
+    help="Those between cloud-only, device-only and ours, with commas; 'all' for every one.",
 )
 @click.option("--processes", default=2, show_default=True)
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
@@ -85,16 +93,18 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     pictures: int,
     others: int,
     searched: int,
-    scores: tuple[str, ...],
+    seeds: int,
+    budget: float | None,
+    methods: str,
     processes: int,
     threads: int,
     stage: str,
 ) -> None:
-    """Compare cloud-only, device-only, CIAR and random calls with real pictures."""
+    """Compare cloud-only, device-only, ours and other methods with real pictures."""
     from typing import cast
 
     from fleet.models.bundle import reference_path
-    from fleet.prediction import ScoreName
+    from simulations.evaluation.catalogue import all_names
     from simulations.evaluation.run import Order, Stage
     from simulations.evaluation.run import evaluate as run
 
@@ -105,7 +115,9 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         pictures=pictures,
         others=others,
         searched=searched,
-        scores=cast(tuple[ScoreName, ...], scores),
+        seeds=seeds,
+        budget=budget,
+        methods=all_names() if methods == "all" else tuple(methods.split(",")),
         processes=processes,
         threads=threads,
     )

@@ -7,30 +7,32 @@ from numpy.typing import NDArray
 
 from fleet.training.pictures import Pictures
 
-GROUPS = 5  # independent seeds; the spread of every figure is that over the groups
+SEEDS = 3  # independent groups of seeds; the spread of every figure is that over the groups
 _SEARCH_KEY, _TEST_KEY = 11, 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Captions to draw; picture i has caption i, seed i and group i mod `GROUPS`."""
+    """Captions to draw; picture i has caption i, seed i and group i mod `group_count`."""
 
     rows: NDArray[np.int64]  # [N], of the data set: the captions' own real pictures
     captions: list[str]
     held_out: NDArray[np.bool_]  # [N], whether training saw no style of the emoji
+    group_count: int = SEEDS
 
     @property
     def groups(self) -> NDArray[np.int64]:
         """The group of each picture [N]."""
-        return np.arange(len(self.rows)) % GROUPS
+        return np.arange(len(self.rows)) % self.group_count
 
     @property
     def seeds(self) -> list[int]:
         """The seed of each picture: no two methods differ in it, no two groups share a block."""
-        return [1_000_000 * (1 + index % GROUPS) + index for index in range(len(self.rows))]
+        count = self.group_count
+        return [1_000_000 * (1 + index % count) + index for index in range(len(self.rows))]
 
 
-def chosen_captions(pictures: Pictures, count: int) -> Assignment:
+def chosen_captions(pictures: Pictures, count: int, group_count: int = SEEDS) -> Assignment:
     """`count` distinct captions: those of the test split, filled up with training captions.
 
     Both are drawn by the data set's weights (an emoji with skin tones counts once), without
@@ -39,7 +41,7 @@ def chosen_captions(pictures: Pictures, count: int) -> Assignment:
     rng = np.random.default_rng(_TEST_KEY)
     held_out = _choose(pictures, "test", count // 4, rng)
     known = _choose(pictures, "train", count - len(held_out), rng)
-    return _assign(pictures, np.concatenate([held_out, known]), rng)
+    return _assign(pictures, np.concatenate([held_out, known]), rng, group_count)
 
 
 def search_captions(pictures: Pictures, count: int, avoid: Assignment) -> Assignment:
@@ -64,9 +66,14 @@ def _choose(
     return rng.choice(rows, min(count, len(rows)), replace=False, p=weight / weight.sum())
 
 
-def _assign(pictures: Pictures, rows: NDArray[np.int64], rng: np.random.Generator) -> Assignment:
+def _assign(
+    pictures: Pictures,
+    rows: NDArray[np.int64],
+    rng: np.random.Generator,
+    group_count: int = SEEDS,
+) -> Assignment:
     # Shuffled, so that every chunk and every group is a fair sample.
     mixed = rng.permutation(rows)
     captions = [pictures.captions[row] for row in mixed]
     train = np.isin(mixed, pictures.rows("train"))
-    return Assignment(mixed, captions, np.logical_not(train))
+    return Assignment(mixed, captions, np.logical_not(train), group_count)

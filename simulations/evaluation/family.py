@@ -20,7 +20,7 @@ from fleet.models.checkpoint import (
 )
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
-from fleet.models.spans import SpanEngine
+from fleet.models.transformer import Transformer
 
 FILES = ("cloud.pt", "device.pt", "tokenizer.pt", "adapter.pt")
 _DECODE_BATCH = 32
@@ -31,8 +31,8 @@ class Family:
     """Cloud and device model with all that stands between captions and pictures."""
 
     version: str  # hash of the checkpoints
-    cloud: SpanEngine
-    device: SpanEngine
+    cloud: Transformer
+    device: Transformer
     parts: DeviceParts
     projection: FeatureProjection
     feature: IntervalFeature
@@ -83,8 +83,8 @@ def load_family(work: Path) -> Family:
         module.half().float()
     return Family(
         version=models_version(work),
-        cloud=SpanEngine(cloud),
-        device=SpanEngine(parts.transformer),
+        cloud=cloud,
+        device=parts.transformer,
         parts=parts,
         projection=projection.eval(),
         feature=feature.eval(),

@@ -35,7 +35,9 @@ class Sample:
 
     tokens: NDArray[np.uint16]  # [N, T]
     decisions: NDArray[np.uint8]  # [N, T]
-    scores: NDArray[np.float32]  # [N, T, 5]
+    sent: NDArray[np.uint8]  # [N, T]
+    score: NDArray[np.float32]  # [N, T]
+    scores: NDArray[np.float32]  # [N, T, scores]
     pictures: NDArray[np.uint8]  # [N, side, side, 3]
     features: NDArray[np.float32]  # [N, 1280]
 
@@ -162,6 +164,8 @@ def _draw(job: Job, work: Path) -> None:
         partial,
         tokens=drawn.tokens.astype(np.uint16),
         decisions=drawn.decisions,
+        sent=drawn.sent,
+        score=drawn.score,
         scores=drawn.scores,
         pictures=pictures,
         features=picture_features(_network(), pictures),

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 
-from simulations.evaluation.captions import GROUPS
 from simulations.evaluation.study import Plan, Row, discrimination
 
 _COLUMNS = 10
@@ -18,13 +17,17 @@ _SIDE = 96
 _LABEL = 190
 
 
-def write_json(path: Path, plan: Plan, rows: Sequence[Row], version: str) -> None:
+def write_json(
+    path: Path, plan: Plan, rows: Sequence[Row], version: str, groups: int, commit: str
+) -> None:
     """Write the table and what it was made from."""
     drawn = [row for row in rows if row.calls is not None]
+    cloud, device = drawn[0].kernel, drawn[1].kernel
     content = {
         "family": version,
-        "groups": GROUPS,
-        "discrimination_in_spreads": discrimination(drawn),
+        "commit": commit,
+        "groups": groups,
+        "discrimination_in_spreads": discrimination(cloud, device),
         "shipped": asdict(plan.shipped),
         "rules": {which: asdict(rule) for which, rule in plan.rules.items()},
         "rows": [row.as_json() for row in rows],
@@ -78,6 +81,7 @@ _HEADS = (
     "cloud calls",
     "corrected",
     "KD-EffNet",
+    "gap lost",
     "unseen emoji",
     "FD-EffNet",
     "precision",
@@ -94,6 +98,7 @@ def _cells(row: Row) -> list[str]:
         _percent(row.calls),
         _percent(row.corrected),
         f"{row.kernel.value:.2f} ± {row.kernel.spread:.2f}",
+        "–" if row.gap_lost is None else f"{row.gap_lost.value:.2f} ± {row.gap_lost.spread:.2f}",
         "–" if row.kernel_held_out is None else f"{row.kernel_held_out:.2f}",
         f"{row.frechet:.0f}",
         f"{row.coverage.precision:.3f}",

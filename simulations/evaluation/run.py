@@ -4,20 +4,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from fleet.errors import InvalidInputError
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.checkpoint import load_tokenizer
-from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.prediction import SCORE_NAMES
 from fleet.training.pictures import load_pictures
 from simulations.evaluation import report
 from simulations.evaluation.captions import chosen_captions, search_captions
+from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Shipped, check_names
 from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
-from simulations.evaluation.methods import SamplingRule
+from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
-from simulations.evaluation.study import Plan, Row, Shipped, Study
+from simulations.evaluation.study import Plan, Result, Row, Study
+from simulations.evaluation.version import commit
 
 Stage = Literal["real", "search-device", "search-cloud", "study", "all"]
 
@@ -32,7 +36,9 @@ class Order:
     pictures: int
     others: int
     searched: int
-    scores: tuple[ScoreName, ...]
+    seeds: int  # independent groups of pictures
+    budget: float | None
+    methods: tuple[str, ...]
     processes: int
     threads: int
 
@@ -43,8 +49,9 @@ def evaluate(order: Order, stage: Stage) -> None:
     `real` computes what depends on the data set and the image tokenizer only, the searches
     choose the sampling rules, `study` draws and compares.
     """
+    check_names(order.methods)
     pictures = load_pictures(order.work)
-    chosen = chosen_captions(pictures, order.pictures)
+    chosen = chosen_captions(pictures, order.pictures, order.seeds)
     console = Console(width=200)
     with open_studio(order.work, order.out, order.processes, order.threads) as studio:
         study = Study(studio, pictures, chosen)
@@ -55,12 +62,20 @@ def evaluate(order: Order, stage: Stage) -> None:
                 _search(order, studio, study, which)
         if stage not in {"study", "all"}:
             return
-        rows = _real(order, study) + _study(order, study)
         plan = _plan(order)
-        report.write_json(order.out / "evaluation.json", plan, rows, models_version(order.work))
-        (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
-        report.write_sheet(order.out / "evaluation.png", chosen.captions, study.sheet())
+        results = study.run(plan)
+        rows = _real(order, study) + [result.row for result in results]
+    version, seeds = models_version(order.work), order.seeds
+    report.write_json(order.out / "evaluation.json", plan, rows, version, seeds, commit())
+    (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
+    report.write_sheet(order.out / "evaluation.png", chosen.captions, _sheet(study, results))
     console.print(report.table(rows))
+
+
+def _sheet(study: Study, results: list[Result]) -> dict[str, NDArray[np.uint8]]:
+    """Real pictures and what each method drew for the same captions."""
+    drawn = {result.method.name: result.sample.pictures for result in results}
+    return {"real": study.real_pixels} | drawn
 
 
 def _real(order: Order, study: Study) -> list[Row]:
@@ -76,13 +91,11 @@ def _search(order: Order, studio: Studio, study: Study, which: str) -> None:
     )
 
 
-def _study(order: Order, study: Study) -> list[Row]:
-    return study.run(_plan(order))
-
-
 def _plan(order: Order) -> Plan:
     rules = best_rules(_search_path(order))
-    return Plan(order.pictures, order.others, rules, shipped_policy(order.models), order.scores)
+    shipped = shipped_policy(order.models)
+    names = tuple(name for name in order.methods if name not in {CLOUD, DEVICE, OURS})
+    return Plan(order.pictures, order.others, rules, shipped, names, order.budget)
 
 
 def _search_path(order: Order) -> Path:

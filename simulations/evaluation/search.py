@@ -1,7 +1,6 @@
 """A coarse search for the sampling rule at which a model's pictures are nearest to real ones."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,13 +10,10 @@ from numpy.typing import NDArray
 from fleet.errors import InvalidInputError
 from simulations.evaluation.captions import Assignment
 from simulations.evaluation.jobs import Studio
-from simulations.evaluation.methods import Method, SamplingRule, cloud_only, device_only
+from simulations.evaluation.methods import MAKERS, Method
 from simulations.evaluation.metrics import Standard, squared_discrepancy
+from simulations.evaluation.sampling_rule import SamplingRule
 
-MAKERS: dict[str, Callable[[SamplingRule], Method]] = {
-    "cloud": cloud_only,
-    "device": device_only,
-}
 START = SamplingRule(temperature=0.8)
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (

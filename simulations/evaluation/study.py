@@ -1,4 +1,4 @@
-"""The comparison that the model card shows: every method against real pictures."""
+"""The comparison: every method against real pictures, at one sampling rule and one budget."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels, to_unit
-from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.pictures import Pictures
-from simulations.evaluation.captions import Assignment
-from simulations.evaluation.decoder import CORRECTED, LOCAL, VERIFIED
+from simulations.evaluation.budget import asked_rate, matched
+from simulations.evaluation.captions import Assignment, search_captions
+from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Setting, Shipped
+from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample, Studio
-from simulations.evaluation.methods import Method, SamplingRule, cloud_only, device_only
+from simulations.evaluation.methods import Method, cloud_only, device_only
 from simulations.evaluation.metrics import (
     Coverage,
     Estimate,
@@ -25,32 +26,13 @@ from simulations.evaluation.metrics import (
     precision_recall,
     squared_discrepancy,
 )
+from simulations.evaluation.moment import CORRECTED, LOCAL, VERIFIED
+from simulations.evaluation.sampling_rule import SamplingRule
 
 SUBSET = 400
+MATCHED_ON = 80  # captions on which thresholds are tried
 _BATCH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """The policy in force: what the fleet does unless told otherwise."""
-
-    sampling: SamplingRule
-    score: ScoreName
-    threshold: float
-    prefix: int
-
-    @property
-    def method(self) -> Method:
-        """CIAR as it ships."""
-        return Method(
-            "CIAR",
-            "score",
-            self.sampling,
-            prefix=self.prefix,
-            use_features=True,
-            score=self.score,
-            threshold=self.threshold,
-        )
+CEILING = "cloud-only, shipped sampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,10 @@ class Plan:
     others: int  # of each method in between
     rules: dict[str, SamplingRule]  # the best ones of "cloud" and "device"
     shipped: Shipped
-    scores: tuple[ScoreName, ...]  # compared at the shipped policy's share of calls
+    names: tuple[str, ...]  # the methods in between, at ours' share of calls
+    budget: float | None = (
+        None  # share of tokens for the cloud; None: what the shipped policy takes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +56,27 @@ class Row:
     name: str
     sampling: str
     pictures: int
-    calls: float | None  # share of tokens for which the cloud was asked, prefix included
-    corrected: float | None  # share of the asked, without prefix, that the cloud changed
+    calls: float | None  # share of tokens that are not the device's alone, prefix included
+    corrected: float | None  # share of the judged, that the cloud changed
     kernel: Estimate  # KD-EffNet
     kernel_held_out: float | None  # on the captions of emoji that training never saw
     frechet: float  # FD-EffNet: depends on the number of pictures
     coverage: Coverage
     pixels: float | None  # from cloud-only with the same sampling rule and seeds
+    gap_lost: Estimate | None = None  # 0: as good as cloud-only, 1: as bad as device-only
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain values."""
         return {**asdict(self), "f1": self.coverage.f1}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A method with what it drew and its line of the table."""
+
+    method: Method
+    sample: Sample
+    row: Row
 
 
 class Study:
@@ -91,52 +86,52 @@ class Study:
         self._studio = studio
         self.pictures = pictures
         self.assignment = assignment
-        self._real_pictures = pictures.pixels[assignment.rows]
+        self.real_pixels = pictures.pixels[assignment.rows]
         features = self.real_features()
         self._standard = Standard.of(features)
         self._real = self._standard.apply(features)
-        self._drawn: dict[str, Sample] = {}
-
-    def sheet(self) -> dict[str, NDArray[np.uint8]]:
-        """Real pictures and what each method drew for the same captions."""
-        return {"real": self._real_pictures} | {
-            name: sample.pictures for name, sample in self._drawn.items()
-        }
 
     def real_features(self) -> NDArray[np.float32]:
         """Features [N, 1280] of the captions' own pictures."""
-        return self._studio.features(self._real_pictures, f"real-{len(self.assignment.rows)}")
+        return self._studio.features(self.real_pixels, f"real-{len(self.assignment.rows)}")
 
-    def run(self, plan: Plan) -> list[Row]:
-        """Draw what is missing, and return the table."""
-        best_cloud, best_device = cloud_only(plan.rules["cloud"]), device_only(plan.rules["device"])
-        ceiling = replace(cloud_only(plan.shipped.sampling), name="cloud-only, shipped sampling")
-        first = [
-            (plan.shipped.method, plan.others),
-            (best_cloud, plan.pictures),
-            (best_device, plan.pictures),
-            (ceiling, plan.others),
-        ]
-        ciar, cloud, device, reference = self._studio.draw(first, self.assignment)
-        self._drawn = {"cloud-only": cloud, "CIAR": ciar, "device-only": device}
-        matched = equal_calls(plan.shipped, ciar, plan.scores)
-        samples = self._studio.draw([(each, plan.others) for each in matched], self.assignment)
-        self._drawn |= {each.name: sample for each, sample in zip(matched, samples, strict=True)}
+    def run(self, plan: Plan) -> list[Result]:
+        """Draw what is missing, and return the methods in the order of the table."""
+        ends = [cloud_only(plan.rules["cloud"]), device_only(plan.rules["device"])]
+        ceiling = replace(cloud_only(plan.shipped.sampling), name=CEILING)
+        first = [(plan.shipped.method, plan.others), (ceiling, plan.others)]
+        order = [*((end, plan.pictures) for end in ends), *first]
+        *drawn, ours, reference = self._studio.draw(order, self.assignment)
+        methods = [*ends, ceiling, *self._between(plan, ours)]
+        between = [(each, plan.others) for each in methods[3:]]
+        samples = [*drawn, reference, *self._studio.draw(between, self.assignment)]
         rows = [
-            self.row(best_cloud, cloud, reference),
-            self.row(best_device, device, reference),
-            self.row(ceiling, reference, reference),
-            self.row(plan.shipped.method, ciar, reference),
+            self.row(method, sample, reference, (drawn[0], drawn[1]))
+            for method, sample in zip(methods, samples, strict=True)
         ]
-        return rows + [
-            self.row(method, sample, reference)
-            for method, sample in zip(matched, samples, strict=True)
-        ]
+        return [Result(*each) for each in zip(methods, samples, rows, strict=True)]
+
+    def _between(self, plan: Plan, ours: Sample) -> list[Method]:
+        """Ours and the named methods, each asking about as often as ours or the budget says."""
+        shipped = plan.shipped
+        length = ours.tokens.shape[1]
+        rate = asked_rate(ours, shipped.prefix)
+        if plan.budget is not None:
+            share = shipped.prefix / length
+            rate = max(0.0, (plan.budget - share) / (1 - share))
+        setting = Setting(shipped, shipped.sampling, rate, length)
+        names = [name for name in plan.names if name not in {CLOUD, DEVICE, OURS}]
+        methods = [by_name(name, setting) for name in names]
+        if plan.budget is not None:
+            methods = [shipped.method, *methods]
+        captions = search_captions(self.pictures, MATCHED_ON, self.assignment)
+        methods = matched(self._studio, methods, ours, rate, captions)
+        return methods if plan.budget is not None else [shipped.method, *methods]
 
     def real_rows(self, others: Assignment, tokenizer: ImageTokenizer, version: str) -> list[Row]:
         """What real pictures score: those of other captions, and the same through the tokenizer."""
         foreign = self.pictures.pixels[others.rows]
-        some = self._real_pictures[: len(foreign)]
+        some = self.real_pixels[: len(foreign)]
         passed = through_tokenizer(tokenizer, some)
         return [
             self._real_row(
@@ -167,8 +162,10 @@ class Study:
             pixels=pixels,
         )
 
-    def row(self, method: Method, sample: Sample, reference: Sample) -> Row:
-        """The figures of one method's sample."""
+    def row(
+        self, method: Method, sample: Sample, reference: Sample, ends: tuple[Sample, Sample]
+    ) -> Row:
+        """The figures of one method's sample; `ends` are cloud-only's and device-only's."""
         count = len(sample)
         made = self._standard.apply(sample.features)
         held_out = self.assignment.held_out
@@ -183,33 +180,29 @@ class Study:
             frechet=frechet_distance(self._real[:count], made),
             coverage=precision_recall(self._real[:count], made),
             pixels=_pixels(sample, reference),
+            gap_lost=self._gap_lost(sample, ends),
         )
+
+    def _gap_lost(self, sample: Sample, ends: tuple[Sample, Sample]) -> Estimate | None:
+        """Where a sample lies between cloud-only and device-only, by groups of seeds.
+
+        All three are cut to the same pictures, so what one caption does, it does to all.
+        """
+        count = min(len(sample), *(len(end) for end in ends))
+        groups = self.assignment.groups[:count]
+        made = [self._standard.apply(each.features[:count]) for each in (sample, *ends)]
+
+        def lost(chosen: NDArray[np.bool_]) -> float:
+            own, cloud, device = (squared_discrepancy(self._real, each[chosen]) for each in made)
+            return (own - cloud) / (device - cloud)
+
+        parts = [lost(groups == name) for name in np.unique(groups)]
+        return Estimate(lost(np.ones(count, bool)), float(np.std(parts, ddof=1)))
 
     def _kernel_distance(self, made: Features) -> Estimate:
         groups = self.assignment.groups[: len(made)]
         rng = np.random.default_rng(0)
         return kernel_distance(self._real, made, groups=groups, subset=SUBSET, rng=rng)
-
-
-def equal_calls(shipped: Shipped, ciar: Sample, scores: tuple[ScoreName, ...]) -> list[Method]:
-    """Random and other scores, each asking about as often as CIAR did.
-
-    A score's threshold is the quantile of its values along CIAR's own pictures; drawn freely it
-    may ask a little more or less, and the table says how much.
-    """
-    body = ciar.decisions[:, shipped.prefix :]
-    rate = float((body != LOCAL).mean())
-    coin = Method(
-        "random", "random", shipped.sampling, prefix=shipped.prefix, use_features=True, rate=rate
-    )
-    methods = [coin]
-    for name in scores:
-        if name == shipped.score:
-            continue
-        values = ciar.scores[:, shipped.prefix :, SCORE_NAMES.index(name)]
-        threshold = float(np.quantile(values, 1 - rate))
-        methods.append(replace(shipped.method, name=name, score=name, threshold=threshold))
-    return methods
 
 
 def corrected_share(decisions: NDArray[np.uint8]) -> float:
@@ -218,12 +211,11 @@ def corrected_share(decisions: NDArray[np.uint8]) -> float:
     return float((decisions == CORRECTED).sum() / judged) if judged else 0.0
 
 
-def discrimination(rows: list[Row]) -> float:
+def discrimination(cloud: Estimate, device: Estimate) -> float:
     """By how many spreads cloud-only is nearer to the real pictures than device-only.
 
     The spread is that of the difference of two independent estimates.
     """
-    cloud, device = rows[0].kernel, rows[1].kernel
     return (device.value - cloud.value) / float(np.hypot(cloud.spread, device.spread))
 
 

@@ -18,7 +18,7 @@ from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.caption import pad_left
 from fleet.models.onnx_model import DeviceModel, ImageDecoder
 from fleet.models.torch_model import CloudModel
-from simulations.evaluation.decoder import LockStep
+from tests.end_to_end.teacher import Teacher
 
 PREFIX, LOCAL, VERIFIED, CORRECTED = range(4)
 
@@ -58,7 +58,7 @@ def reference(models: Path, caption: str, seed: int, policy: Policy, prefix: int
     words = device.vocabulary.encode(caption)
     state = device.begin(words, seed=seed, sampling=manifest.sampling, policy=policy)
     row = np.array([pad_left(words, manifest.caption_positions)], np.int64)
-    teacher = LockStep(cloud.engine, row, manifest.sampling.guidance)
+    teacher = Teacher(cloud.engine, row, manifest.sampling.guidance)
     scale = np.array(manifest.feature_scale, np.float32)
     tokens = np.zeros(manifest.tokens, np.int64)
     decisions = np.zeros(manifest.tokens, np.uint8)
@@ -66,7 +66,7 @@ def reference(models: Path, caption: str, seed: int, policy: Policy, prefix: int
     for position in range(manifest.tokens):
         before = int(tokens[position - 1]) if position else -1
         prediction = device.step(state, position, before)
-        own = int(draw(sharpen(teacher.logits()[0], manifest.sampling), state.noise[position]))
+        own = int(draw(sharpen(teacher.logits(), manifest.sampling), state.noise[position]))
         scores[position] = score_of(prediction, policy, seed)
         accepts = decide(policy, scores[position], position, track) is Decision.ACCEPT
         local = position >= prefix and accepts

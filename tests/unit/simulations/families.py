@@ -8,7 +8,6 @@ from fleet.models.checkpoint import DeviceParts
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
 from fleet.models.interval_head import IntervalHead
-from fleet.models.spans import SpanEngine
 from fleet.models.transformer import Transformer, TransformerConfig
 from simulations.evaluation.family import Family
 
@@ -37,8 +36,8 @@ def tiny_family(seed: int = 0) -> Family:
     feature.scale.fill_(0.05)
     return Family(
         version="tiny",
-        cloud=SpanEngine(cloud),
-        device=SpanEngine(device),
+        cloud=cloud,
+        device=device,
         parts=DeviceParts(device, head.eval()),
         projection=FeatureProjection(16).eval(),
         feature=feature.eval(),

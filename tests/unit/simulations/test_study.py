@@ -1,23 +1,28 @@
 """Captions, matched methods and figures of the comparison."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from fleet.decoding.accept import Policy
+from fleet.errors import InvalidInputError
 from fleet.training.pictures import Pictures
-from simulations.evaluation.captions import GROUPS, chosen_captions, search_captions
-from simulations.evaluation.decoder import CORRECTED, LOCAL, PREFIX, VERIFIED
+from simulations.evaluation.budget import asked_share, matched, threshold_for
+from simulations.evaluation.captions import SEEDS, Assignment, chosen_captions, search_captions
+from simulations.evaluation.catalogue import Setting, Shipped, all_names, check_names
+from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample
-from simulations.evaluation.methods import SamplingRule
-from simulations.evaluation.metrics import Coverage, Estimate
-from simulations.evaluation.study import (
-    Row,
-    Shipped,
-    corrected_share,
-    discrimination,
-    equal_calls,
-)
+from simulations.evaluation.methods import Method
+from simulations.evaluation.metrics import Estimate
+from simulations.evaluation.moment import CORRECTED, LOCAL, PREFIX, VERIFIED
+from simulations.evaluation.rules.gates import Gate
+from simulations.evaluation.sampling_rule import SamplingRule
+from simulations.evaluation.study import corrected_share, discrimination
 
 SHIPPED = Shipped(SamplingRule(), "uncertainty", 0.5, prefix=2)
+SETTING = Setting(SHIPPED, SHIPPED.sampling, rate=0.25, tokens=12)
 
 
 def pictures() -> Pictures:
@@ -32,6 +37,8 @@ def sample(decisions: np.ndarray, scores: np.ndarray) -> Sample:
     return Sample(
         tokens=np.zeros(decisions.shape, np.uint16),
         decisions=decisions.astype(np.uint8),
+        sent=np.zeros(decisions.shape, np.uint8),
+        score=scores[..., 2].astype(np.float32),
         scores=scores.astype(np.float32),
         pictures=np.zeros((count, 2, 2, 3), np.uint8),
         features=np.zeros((count, 4), np.float32),
@@ -63,21 +70,67 @@ def test_every_picture_has_a_seed_of_its_own_and_every_group_its_share() -> None
     chosen = chosen_captions(pictures(), 400)
 
     assert len(set(chosen.seeds)) == 400
-    assert np.bincount(chosen.groups).tolist() == [400 // GROUPS] * GROUPS
+    counts = np.bincount(chosen.groups)
+    assert len(counts) == SEEDS
+    assert counts.max() - counts.min() <= 1
 
 
-def test_other_methods_ask_as_often_as_ciar_did() -> None:
+class Drawer:
+    """Stands for the studio: whatever the threshold, the scores are those of one sample."""
+
+    def __init__(self, drawn: Sample) -> None:
+        self.drawn = drawn
+        self.plans: list[list[str]] = []
+
+    def draw(self, plan: Sequence[tuple[Method, int]], assignment: Assignment) -> list[Sample]:
+        self.plans.append([method.name for method, _ in plan])
+        return [self.drawn] * len(plan)
+
+
+def test_thresholds_are_quantiles_of_what_the_method_itself_draws() -> None:
     rng = np.random.default_rng(1)
     decisions = np.full((50, 12), LOCAL)
-    decisions[:, :2] = PREFIX
-    decisions[:, 2:5] = VERIFIED  # three of ten
-    scores = rng.random((50, 12, 5))
+    first = sample(decisions, rng.random((50, 12, 6)))
+    later = sample(decisions, 2 * rng.random((50, 12, 6)))
+    methods = [by_name(name, SETTING) for name in ("entropy", "random")]
+    drawer = Drawer(later)
 
-    coin, entropy = equal_calls(SHIPPED, sample(decisions, scores), ("uncertainty", "entropy"))
+    entropy, coin = matched(drawer, methods, first, 0.25, chosen_captions(pictures(), 40))
 
-    assert coin.rate == pytest.approx(0.3)
-    assert (scores[:, 2:, 2] > entropy.threshold).mean() == pytest.approx(0.3, abs=0.01)
-    assert (coin.prefix, entropy.prefix) == (2, 2)
+    assert isinstance(entropy.rule, Gate)
+    asked = later.scores[:, 2:, 2] > entropy.rule.policy.threshold
+    assert asked.mean() == pytest.approx(0.25, abs=0.01)
+    assert coin == methods[1]
+    assert drawer.plans == [["entropy"], ["entropy"]]
+
+
+def test_a_threshold_allows_for_what_the_cap_asks_anyway() -> None:
+    values = np.random.default_rng(2).random((60, 40))
+
+    policy = Policy("entropy", 0.0, max_run=5)
+    threshold = threshold_for(values, 0.3, policy)
+
+    assert threshold > threshold_for(values, 0.3, Policy("entropy", 0.0))
+    assert asked_share(replace(policy, threshold=threshold), values) == pytest.approx(
+        0.3, abs=0.005
+    )
+    tight = Policy("entropy", 0.0, max_run=3)
+    most = replace(tight, threshold=threshold_for(values, 0.01, tight))
+    assert asked_share(most, values) == pytest.approx(0.25)
+
+
+def test_every_method_of_the_list_can_be_made_and_no_other() -> None:
+    made = [by_name(name, SETTING) for name in all_names()[2:] if name != "ours"]
+
+    assert [method.name for method in made] == [n for n in all_names()[2:] if n != "ours"]
+    assert len({method.key for method in made}) >= len(made) - 1  # CIAR asks where U does
+    with pytest.raises(InvalidInputError, match="there is no method 'eagle': take of cloud-only"):
+        check_names(("entropy", "eagle"))
+
+
+def test_codes_split_gives_the_cloud_its_share_of_all_tokens() -> None:
+    assert SETTING.budget == pytest.approx(2 / 12 + 10 / 12 * 0.25)
+    assert by_name("CoDe", SETTING).prefix == round(SETTING.budget * 12)
 
 
 def test_the_corrected_share_is_of_what_was_judged() -> None:
@@ -88,7 +141,4 @@ def test_the_corrected_share_is_of_what_was_judged() -> None:
 
 
 def test_discrimination_counts_spreads_of_the_difference() -> None:
-    def row(value: float, spread: float) -> Row:
-        return Row("", "", 1, None, None, Estimate(value, spread), None, 0.0, Coverage(0, 0), None)
-
-    assert discrimination([row(10, 3), row(40, 4)]) == pytest.approx(6.0)
+    assert discrimination(Estimate(10, 3), Estimate(40, 4)) == pytest.approx(6.0)

@@ -1,0 +1,88 @@
+"""One model on many pictures in lock-step: every row at the same position, no padding, no plan.
+
+The engine of the hub (`fleet/models/spans.py`) runs rows at any positions; here all rows stand at
+one, so the cache is a plain tensor and a step is a few products. Under guidance a picture has two
+rows: the first B with their captions, then the same B without.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fleet.decoding.sampling import guide
+from fleet.models.transformer import Transformer
+
+Tokens = NDArray[np.int64]
+Logits = NDArray[np.float32]
+
+
+class Branches:
+    """A model at work on B pictures.
+
+    Attributes:
+        keys, values: [L, rows, H, 1 + T, head_dim]; cell 0 is the caption, cell p + 1 position p.
+        bias: [rows, 1, 1, 1 + T], of the attention: the caption's cell counts for all its words.
+        position: The position whose law `logits` gives.
+    """
+
+    def __init__(self, transformer: Transformer, words: Tokens, guidance: float) -> None:
+        self.transformer = transformer
+        self.guidance = guidance
+        self.count = len(words)
+        self.position = 0
+        branches = 2 if guidance > 1 else 1
+        withheld = torch.arange(branches * self.count) >= self.count
+        with torch.inference_mode():
+            condition = transformer.condition(torch.from_numpy(words).repeat(branches, 1), withheld)
+            config = transformer.config
+            rows = len(withheld)
+            shape = (config.n_layer, rows, config.n_head, 1 + config.n_token, config.head_dim)
+            self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
+            self.values[:, :, :, 0] = condition.value
+            self.bias = torch.zeros(rows, 1, 1, 1 + config.n_token)
+            self.bias[:, 0, 0, 0] = condition.log_n
+        self._hidden = condition.start  # [rows, D]
+
+    @property
+    def branches(self) -> int:
+        """Rows a picture."""
+        return len(self._hidden) // self.count
+
+    @property
+    def hidden(self) -> Tensor:
+        """The hidden states [B, D] of the branch with captions."""
+        return self._hidden[: self.count]
+
+    @torch.inference_mode()
+    def logits(self) -> Logits:
+        """Guided logits [B, V] of the present position."""
+        return self.guided(self.transformer.output(self._hidden))
+
+    def guided(self, both: Tensor) -> Logits:
+        """Guided logits [b, ..., V] of logits [branches * b, ..., V]."""
+        values: Logits = both.float().numpy()
+        half = len(values) // self.branches
+        guided: Logits = guide(values[:half], values[-half:], self.guidance)
+        return guided
+
+    @torch.inference_mode()
+    def push(self, tokens: Tokens, added: Tensor | None = None) -> None:
+        """Go on by one token a picture [B], with `added` [B, D] on its embedding."""
+        model, cell = self.transformer, self.position + 1
+        ids = torch.from_numpy(tokens).repeat(self.branches)[:, None]
+        more = None if added is None else added.repeat(self.branches, 1)[:, None]
+        x = model.embed(ids, more)
+        rotation = model.rotation[model.config.caption_length + self.position][None]
+        bias = self.bias[..., : cell + 1]
+        for layer, block in enumerate(model.blocks):
+            q, k, v = block.project(x, rotation)
+            keys, values = self.keys[layer], self.values[layer]
+            keys[:, :, cell], values[:, :, cell] = k[:, :, 0], v[:, :, 0]
+            mixed = F.scaled_dot_product_attention(
+                q, keys[:, :, : cell + 1], values[:, :, : cell + 1], attn_mask=bias
+            )
+            x = block.finish(x, mixed)
+        self._hidden = model.norm(x[:, 0])
+        self.position += 1

@@ -1,0 +1,122 @@
+"""What one forward costs: measured on this machine, or taken from the paper's setting."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fleet.decoding.accept import verify_all
+from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
+from fleet.models.onnx_model import DeviceModel
+from fleet.models.spans import Span
+from fleet.models.torch_model import CloudModel
+from simulations.evaluation.branches import Branches
+from simulations.evaluation.tree_attention import ROOT, Nodes
+
+LENGTHS = (1, 2, 4, 8, 16, 32, 64)
+_MIDDLE = 96  # position at which forwards are timed: a cache of middling length
+_CAPTION = "google: red heart"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Seconds of processor time of one guided picture's forwards.
+
+    Attributes:
+        name: Where the numbers come from.
+        device: One token on the device.
+        level: One level of a draft tree on the device.
+        cloud: For each of `LENGTHS`, a forward over that many tokens.
+        tree: A forward over a tree of 63 nodes.
+    """
+
+    name: str
+    device: float
+    level: float
+    cloud: tuple[float, ...]
+    tree: float
+
+    def forward(self, tokens: float) -> float:
+        """A forward over `tokens` tokens, between those measured by straight lines."""
+        return float(np.interp(tokens, LENGTHS, self.cloud))
+
+
+# The paper's latencies fit a cloud and a device on one kind of accelerator, where a forward costs
+# the same whatever its length and a device step 9.1% of it (0.091 = 1 / 2.53 - 0.3044).
+ACCELERATOR = StepCosts("accelerator, modelled", 0.00364, 0.00364, (0.04,) * len(LENGTHS), 0.04)
+
+
+def measure(models: Path, rounds: int = 30) -> StepCosts:
+    """The costs of an exported family on one thread of this machine.
+
+    Raises:
+        BundleError: A file of the family is missing, or is not what was signed.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        cloud = CloudModel.load(models / CLOUD_FOLDER)
+        bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
+        device = _device_step(bundle, rounds)
+        return StepCosts(
+            "this machine, measured",
+            device,
+            # A level runs eight nodes on the same weights. The device graph has no such form, so
+            # the cloud's own ratio of eight tokens to one stands for it.
+            device * _ratio(cloud, rounds),
+            tuple(_spans(cloud, length, rounds) for length in LENGTHS),
+            _tree(cloud, rounds),
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ratio(cloud: CloudModel, rounds: int) -> float:
+    return _spans(cloud, 8, rounds) / _spans(cloud, 1, rounds)
+
+
+def _device_step(bundle: Bundle, rounds: int) -> float:
+    device, manifest = DeviceModel.load(bundle), bundle.manifest
+    words = device.vocabulary.encode_leniently(_CAPTION)
+    state = device.begin(words, seed=1, sampling=manifest.sampling, policy=verify_all())
+    token, place = -1, iter(range(manifest.tokens))
+
+    def step() -> None:
+        nonlocal token
+        token = device.step(state, next(place), token).token
+
+    return _seconds(step, min(rounds * 4, manifest.tokens - 10))
+
+
+def _spans(cloud: CloudModel, length: int, rounds: int) -> float:
+    words = cloud.condition_pair(list(range(2, 6)))
+    cache = cloud.new_cache(2)
+    for row in range(2):
+        cache.begin(row, words, row)
+    start = min(_MIDDLE, cloud.tokens - length)
+    spans = [Span(row, start, np.zeros(length, np.int64)) for row in range(2)]
+    return _seconds(lambda: cloud.forward_spans(cache, spans), rounds)
+
+
+def _tree(cloud: CloudModel, rounds: int) -> float:
+    words = np.array([[0] * (cloud.caption_positions - 4) + [2, 3, 4, 5]])
+    branches = Branches(cloud.engine.transformer, words, 2.0)
+    branches.position = min(_MIDDLE, cloud.tokens - 1)
+    tokens = np.zeros((1, 63), np.int64)
+    parents = ((np.arange(63) - 1) // 2)[None].clip(ROOT)
+    parents[0, 0] = ROOT
+    return _seconds(lambda: Nodes(branches, np.array([0])).run(tokens, parents), rounds)
+
+
+def _seconds(step: Callable[[], object], rounds: int) -> float:
+    """The median processor time of a step, after some to warm up."""
+    times = []
+    for _ in range(rounds + 5):
+        begun = time.process_time()
+        step()
+        times.append(time.process_time() - begun)
+    return statistics.median(times[5:])
