@@ -5,18 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloud_hub.cli_query import config_option, query
 from fleet.process import command_errors, run_until_signal
 
 if TYPE_CHECKING:
     from cloud_hub.app import Hub
     from cloud_hub.settings import HubSettings
-
-_config = click.option(
-    "--config",
-    "config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file in TOML; `cloud_hub settings` lists what can be set.",
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +24,7 @@ def main() -> None:
 
 
 @main.command()
-@_config
+@config_option
 @command_errors
 def serve(config: Path | None) -> None:
     """Answer devices and keep their records until stopped.
@@ -42,7 +36,7 @@ def serve(config: Path | None) -> None:
 
 
 @main.command()
-@_config
+@config_option
 @command_errors
 def migrate(config: Path | None) -> None:
     """Bring the database to this release's revision."""
@@ -54,7 +48,7 @@ def migrate(config: Path | None) -> None:
 
 
 @main.command()
-@_config
+@config_option
 @command_errors
 def settings(config: Path | None) -> None:
     """Print the settings in force as JSON, passwords masked."""
@@ -91,7 +85,7 @@ def add() -> None:
     help="What it is computed in.",
 )
 @click.option("--name", help="Of the family. Default: from the model.")
-@_config
+@config_option
 @command_errors
 def llamagen(config: Path | None, text: Path | None, captions: Path | None, **named: Any) -> None:
     """A LlamaGen token model: a released checkpoint, or a folder of LANTERN's layout."""
@@ -120,40 +114,7 @@ def models_captions(captions: Path, text: Path, length: int, output: Path) -> No
     click.echo(f"{output} holds {add_captions(captions, text, output, length)} captions")
 
 
-@main.group()
-def query() -> None:
-    """Print what devices reported; docs/metrics.md defines the columns."""
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_since = click.option(
-    "--since", help="Only what was received since: a span such as 90m, 12h or 7d, or a date."
-)
-
-
-@query.command()
-@_json
-@_since
-@_config
-@command_errors
-def devices(as_json: bool, since: str | None, config: Path | None) -> None:
-    """One line a device: pictures, shares, round trips, bytes, latency, tokens per second."""
-    from cloud_hub import report
-
-    report.devices(_settings(config).store_url, since, as_json=as_json)
-
-
-@query.command()
-@_json
-@_since
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
-@_config
-@command_errors
-def generations(as_json: bool, since: str | None, limit: int, config: Path | None) -> None:
-    """One line a picture, newest first."""
-    from cloud_hub import report
-
-    report.generations(_settings(config).store_url, since, limit, as_json=as_json)
+main.add_command(query)
 
 
 def _settings(config: Path | None) -> "HubSettings":

@@ -1,27 +1,35 @@
-"""Answers of the database as tables for people or JSON for programs."""
+"""Answers of the database as tables for people, JSON for programs or CSV for spreadsheets."""
 
+import csv
+import io
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from cloud_hub.store import queries, revision
+from cloud_hub.store import answers, queries, revision
+from cloud_hub.store import exposition as counters
+from cloud_hub.store.answers import Answer, Period
 from cloud_hub.store.database import Database
 from cloud_hub.store.queries import DeviceRow, PictureRow
 from fleet.errors import InvalidInputError
 
+Form = Literal["table", "json", "csv"]
+
+_SHARES = {"low", "high", "tv_low", "tv_high"}
 _SPAN = re.compile(r"(\d+)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_WIDE = 200  # columns where the output is no terminal, so that nothing is cut
+_WIDE = 240  # columns where the output is no terminal, so that nothing is cut
 
 
-def devices(url: str, since: str | None, *, as_json: bool) -> None:
+def devices(url: str, since: str | None, form: Form) -> None:
     """Prints one line a device.
 
     Raises:
@@ -29,14 +37,12 @@ def devices(url: str, since: str | None, *, as_json: bool) -> None:
         StoreError: The database cannot be read, or is of another revision.
     """
     moment = parse_since(since, datetime.now(UTC))
-    with Database(url, must_exist=True) as database:
-        revision.require_current(database)
-        with database.read() as connection:
-            rows = queries.devices(connection, moment)
-    _print(rows, device_table(rows), as_json=as_json)
+    with _reading(url) as connection:
+        rows = queries.devices(connection, moment)
+    _print(_answer(DeviceRow, rows), form, device_table(rows))
 
 
-def generations(url: str, since: str | None, limit: int, *, as_json: bool) -> None:
+def generations(url: str, since: str | None, limit: int, form: Form) -> None:
     """Prints one line a picture, newest first.
 
     Raises:
@@ -44,11 +50,55 @@ def generations(url: str, since: str | None, limit: int, *, as_json: bool) -> No
         StoreError: The database cannot be read, or is of another revision.
     """
     moment = parse_since(since, datetime.now(UTC))
+    with _reading(url) as connection:
+        rows = queries.pictures(connection, moment, limit)
+    _print(_answer(PictureRow, rows), form, picture_table(rows))
+
+
+def ask(url: str, question: str, by: Sequence[str], since: str | None, form: Form) -> None:
+    """Prints the answer of a question of `store/answers.py`, by groups.
+
+    Raises:
+        InvalidInputError: `since` is no time, or the groups are not known.
+        StoreError: The database cannot be read, or is of another revision.
+    """
+    period = Period(parse_since(since, datetime.now(UTC)))
+    with _reading(url) as connection:
+        answer = answers.ask(connection, question, by, period)
+    _print(answer, form)
+
+
+def statement(url: str, sql: str, limit: int, form: Form) -> None:
+    """Prints at most `limit` rows of one SELECT.
+
+    Raises:
+        InvalidInputError: It is no single statement that reads.
+        StoreError: The database cannot be read, or is of another revision.
+    """
+    with Database(url, must_exist=True) as database:
+        revision.require_current(database)
+        found = answers.Answer(*database.select(sql, limit))
+    _print(found, form)
+    if len(found.rows) == limit:
+        click.echo(f"stopped after {limit} rows: --limit takes more", err=True)
+
+
+def exposition(url: str) -> None:
+    """Prints the sums as Prometheus reads them.
+
+    Raises:
+        StoreError: The database cannot be read, or is of another revision.
+    """
+    with _reading(url) as connection:
+        click.echo(counters.exposition(connection), nl=False)
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[Any]:
     with Database(url, must_exist=True) as database:
         revision.require_current(database)
         with database.read() as connection:
-            rows = queries.pictures(connection, moment, limit)
-    _print(rows, picture_table(rows), as_json=as_json)
+            yield connection
 
 
 def parse_since(text: str | None, now: datetime) -> datetime | None:
@@ -114,18 +164,51 @@ def picture_table(rows: Sequence[PictureRow]) -> Table:
     return table
 
 
-def _print(rows: Sequence[DeviceRow | PictureRow], table: Table, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], default=_plain, indent=2))
-        return
-    if not rows:
+def answer_table(answer: Answer) -> Table:
+    """Any answer as a table: numbers with four digits, shares in percent."""
+    table = _table(*answer.columns)
+    for row in answer.rows:
+        table.add_row(*map(_cell, answer.columns, row))
+    return table
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        share = column.endswith(("_share", "_rate")) or column in _SHARES
+        return f"{value:.1%}" if share else f"{value:.4g}"
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
+
+
+def _answer(kind: type[Any], rows: Sequence[Any]) -> Answer:
+    names = tuple(each.name for each in fields(kind))
+    return Answer(names, [tuple(getattr(row, name) for name in names) for row in rows])
+
+
+def _print(answer: Answer, form: Form, table: Table | None = None) -> None:
+    if form == "json":
+        click.echo(json.dumps(answer.records(), default=_plain, indent=2))
+    elif form == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(answer.columns)
+        plain = (datetime, bytes)
+        writer.writerows(
+            [_plain(v) if isinstance(v, plain) else v for v in row] for row in answer.rows
+        )
+        click.echo(text.getvalue(), nl=False)
+    elif not answer.rows:
         click.echo("nothing was reported in that time")
-        return
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDE)).print(table)
+    else:
+        console = Console()
+        wide = console if console.is_terminal else Console(width=_WIDE)
+        wide.print(answer_table(answer) if table is None else table)
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import (
 )
 
 from cloud_hub.store.tables import Base
-from fleet.errors import StoreError
+from fleet.errors import InvalidInputError, StoreError
 
 _BUSY_TIMEOUT_S = 30
 _BEGIN = "sqlite_begin"
@@ -79,6 +79,33 @@ class Database:
         """
         with self._errors(), self._writer.begin() as connection:
             yield connection
+
+    def select(self, sql: str, limit: int) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Names and at most `limit` rows of one statement that reads.
+
+        Raises:
+            InvalidInputError: It is more than one statement, writes, or gives no rows.
+            StoreError: The database cannot be reached or read.
+        """
+        statement = sql.strip().removesuffix(";")
+        if not statement or ";" in statement:
+            raise InvalidInputError("give one SQL statement, without a `;` in it")
+        only = "PRAGMA query_only = ON" if self.is_sqlite else "SET TRANSACTION READ ONLY"
+        if not self.is_sqlite:  # the driver's own placeholder
+            statement = statement.replace("%", "%%")
+        with self._errors(), self._engine.connect() as connection:
+            try:
+                connection.exec_driver_sql(only)
+                found = connection.exec_driver_sql(statement)
+                if not found.returns_rows:
+                    raise InvalidInputError("the statement gives no rows: take a SELECT")
+                return tuple(found.keys()), [tuple(row) for row in found.fetchmany(limit)]
+            except DBAPIError as error:
+                raise InvalidInputError(
+                    f"the statement cannot be answered: {_first_line(error)}"
+                ) from error
+            finally:
+                connection.invalidate()  # it goes no further with its restriction
 
     def close(self) -> None:
         """Closes all connections."""

@@ -13,6 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
+from cloud_hub.store import views
 from cloud_hub.store.database import Database
 from fleet.errors import StoreError
 
@@ -89,9 +90,12 @@ def migrate(database: Database, to: str = "head") -> str:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         before = _standing(connection)
         if before in {Standing.NEW, Standing.BEHIND}:
+            views.drop(connection)
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, to)
+            if to == "head":
+                views.make(connection)
     if to != "head":
         return to
     require_current(database)
@@ -106,7 +110,7 @@ def _standing(connection: Connection) -> Standing:
         return Standing.FOREIGN
     found = MigrationContext.configure(connection).get_current_revision()
     if found == head():
-        return Standing.CURRENT
+        return Standing.CURRENT if views.are_current(connection) else Standing.BEHIND
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     return Standing.BEHIND if found is None or found in known else Standing.AHEAD
 

@@ -7,6 +7,8 @@ from typing import get_args
 import pytest
 
 from cloud_hub.settings import HubSettings
+from cloud_hub.store import views
+from cloud_hub.store.definitions import RATIOS, Ratio
 from edge_agent.settings import AgentSettings
 from fleet import errors
 from fleet.ids import BootId, NodeId, WorkerId
@@ -89,3 +91,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     local = [target for target in targets if "://" not in target]
 
     assert [] == [target for target in local if not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("ratio", RATIOS, ids=lambda ratio: ratio.name)
+def test_every_ratio_is_in_metrics_md(ratio: Ratio) -> None:
+    assert f"`{ratio.name}`" in (DOCS / "metrics.md").read_text()
+
+
+@pytest.mark.parametrize("view", views.names())
+def test_every_view_is_in_metrics_md(view: str) -> None:
+    assert f"`{view}`" in (DOCS / "metrics.md").read_text()

@@ -1,0 +1,282 @@
+"""Questions about many pictures, answered from the sums; docs/metrics.md defines the numbers.
+
+A period begins with the hour (or, once hours were merged, the day) that `since` lies in, hub time.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    and_,
+    cast,
+    func,
+    literal_column,
+    select,
+    true,
+)
+
+from cloud_hub.store import views
+from cloud_hub.store.buckets import SCORE_BINS, SCORE_CODES_A_BIN, value_of
+from cloud_hub.store.definitions import (
+    RATIOS,
+    Accepted,
+    accepted,
+    calibration_error,
+    stability_index,
+)
+from cloud_hub.store.sums import DAY_S, columns, hour_of
+from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.errors import InvalidInputError
+from fleet.protocol.arrays import unpack_scores
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+BY = ("node", "version", "cloud", "policy", "day")
+BY_SCORES = (*BY, "score")
+BY_CHECKS = (*BY_SCORES, "region")
+REFERENCE = timedelta(days=7)
+
+_COLUMNS = {
+    "node": "node_id",
+    "version": "device_version",
+    "cloud": "cloud_version",
+    "policy": "policy",
+    "region": "region",
+    "score": "score_bin",
+}
+_ALLOWED = {CheckSumRow: BY_CHECKS, ScoreSumRow: BY_SCORES}
+_BINS = range(SCORE_BINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From when on, and before when; None is ever."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def covers(self, table: type[Base]) -> ColumnElement[bool]:
+        """The rows of a sum that lie in it; a day counts if it holds `since`."""
+        starts, span = table.__table__.c.starts_at, table.__table__.c.span_s
+        begins: ColumnElement[bool] = true()
+        if self.since is not None:
+            hour = hour_of(self.since)
+            day = hour.replace(hour=0)
+            begins = (starts >= hour) | ((span == DAY_S) & (starts >= day))
+        ends = starts < self.until if self.until is not None else true()
+        return and_(begins, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A table: names, and one tuple a row in their order."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary a row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def ask(connection: Connection, question: str, by: Sequence[str], period: Period) -> Answer:
+    """The answer to the question of that name; drift is against the week before the period.
+
+    Raises:
+        InvalidInputError: A group is not one that the question knows.
+    """
+    if question == "drift":
+        begins = period.since
+        before = Period(begins - REFERENCE if begins else None, begins)
+        return drift(connection, by, period, before)
+    return QUESTIONS[question](connection, by, period)
+
+
+def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Answer:
+    """Pictures, tokens and every ratio of `definitions.RATIOS`, by groups."""
+    names = columns(SumRow)
+    rows = []
+    for *group, found in _grouped(connection, SumRow, by, period, names):
+        rows.append(
+            (*group, int(found["pictures"]), int(found["tokens"]), *(r.of(found) for r in RATIOS))
+        )
+    return Answer((*by, "pictures", "tokens", *(ratio.name for ratio in RATIOS)), rows)
+
+
+def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer:
+    """Quantiles of each metric by groups, each within `buckets.ALPHA` of the value of its rank."""
+    groups = _columns_of(connection, by, BY)
+    table = HistogramRow
+    counts = (
+        select(*groups, table.metric, table.bucket, func.sum(cast(table.pictures, Double)))
+        .where(period.covers(table))
+        .group_by(*groups, table.metric, table.bucket)
+        .order_by(*groups, table.metric, table.bucket)
+    )
+    found: defaultdict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
+    for *group, bucket, count in connection.execute(counts):
+        found[tuple(group)].append((bucket, int(count)))
+    rows = [
+        (*group, sum(n for _, n in pairs), *(quantile(pairs, q) for q in QUANTILES))
+        for group, pairs in found.items()
+    ]
+    return Answer((*by, "metric", "pictures", *(f"p{q * 100:g}" for q in QUANTILES)), rows)
+
+
+def spot_checks(connection: Connection, by: Sequence[str], period: Period) -> Answer:
+    """What checks say of tokens that devices accepted alone, by groups; `definitions.Accepted`."""
+    rows = []
+    for *group, found in _grouped(connection, CheckSumRow, by, period, columns(CheckSumRow)):
+        rates = accepted(int(found["checked"]), int(found["mismatched"]), found["harm"])
+        rows.append((*_shown(by, group), *astuple(rates)))
+    return Answer((*by, *(each.name for each in fields(Accepted))), rows)
+
+
+def reliability(connection: Connection, by: Sequence[str], period: Period) -> Answer:
+    """Match rate by score: of judged tokens, and of checked ones that the device accepted alone."""
+    groups = [*by, "score"]
+    judged = _grouped(connection, ScoreSumRow, groups, period, columns(ScoreSumRow))
+    checked = {
+        tuple(group): found
+        for *group, found in _grouped(connection, CheckSumRow, groups, period, columns(CheckSumRow))
+    }
+    rows = []
+    for *group, found in judged:
+        check = checked.get(tuple(group), {"checked": 0, "mismatched": 0})
+        seen, stood = int(found["verified"]), int(found["verified"] - found["corrected"])
+        alone, same = int(check["checked"]), int(check["checked"] - check["mismatched"])
+        rows.append(
+            (
+                *_shown(groups, group),
+                int(found["local"]),
+                seen,
+                _share(stood, seen),
+                alone,
+                _share(same, alone),
+            )
+        )
+    return Answer((*groups, "local", "judged", "match_rate", "checked", "checked_match_rate"), rows)
+
+
+def drift(connection: Connection, by: Sequence[str], period: Period, reference: Period) -> Answer:
+    """How far scores, and what they say, are off a reference period of the same groups.
+
+    `stability_index` is of the histogram of the scores, `calibration_error` of the match rate by
+    score; both in `definitions.py`.
+    """
+    now, before = (_by_bin(connection, by, each) for each in (period, reference))
+    rows = []
+    for group, found in now.items():
+        known = before.get(group, {})
+        counts = [[int(side.get(b, _NOTHING)["tokens"]) for b in _BINS] for side in (found, known)]
+        judged = [
+            [
+                (int(side.get(b, _NOTHING)["judged"]), int(side.get(b, _NOTHING)["stood"]))
+                for b in _BINS
+            ]
+            for side in (found, known)
+        ]
+        rows.append(
+            (
+                *group,
+                sum(counts[0]),
+                sum(counts[1]),
+                stability_index(*counts),
+                calibration_error(*judged),
+            )
+        )
+    return Answer((*by, "tokens", "reference_tokens", "stability_index", "calibration_error"), rows)
+
+
+QUESTIONS: dict[str, Callable[[Connection, Sequence[str], Period], Answer]] = {
+    "acceptance": acceptance,
+    "latency": latency,
+    "spot_checks": spot_checks,
+    "reliability": reliability,
+}
+_NOTHING = {"tokens": 0.0, "judged": 0.0, "stood": 0.0}
+
+
+def _by_bin(
+    connection: Connection, by: Sequence[str], period: Period
+) -> dict[tuple[Any, ...], dict[int, dict[str, float]]]:
+    found: defaultdict[tuple[Any, ...], dict[int, dict[str, float]]] = defaultdict(dict)
+    rows = _grouped(connection, ScoreSumRow, [*by, "score"], period, columns(ScoreSumRow))
+    for *group, score_bin, sums in rows:
+        found[tuple(group)][score_bin] = {
+            "tokens": sums["local"] + sums["verified"] + sums["unverified"],
+            "judged": sums["verified"],
+            "stood": sums["verified"] - sums["corrected"],
+        }
+    return found
+
+
+def quantile(counts: Sequence[tuple[int, int]], share: float) -> float | None:
+    """The value of rank ⌈share · n⌉ from counts by bucket, rising."""
+    rank = share * sum(count for _, count in counts) - 1e-9
+    reached = 0
+    for bucket, count in counts:
+        reached += count
+        if reached >= rank:
+            return value_of(bucket)
+    return None
+
+
+def score_range(score_bin: int) -> str:
+    """The scores of a bin, in words."""
+    first = score_bin * SCORE_CODES_A_BIN
+    low, high = unpack_scores(bytes([first, first + SCORE_CODES_A_BIN - 1]))
+    return f"{low:.2g}-{high:.2g}"
+
+
+def _grouped(
+    connection: Connection,
+    table: type[Base],
+    by: Sequence[str],
+    period: Period,
+    names: Sequence[str],
+) -> list[tuple[Any, ...]]:
+    """The groups in order, each with the sums of its rows at the end."""
+    groups = _columns_of(connection, by, _ALLOWED.get(table, BY))
+    # PostgreSQL's sum of bigints is a numeric, which Python reads as a Decimal.
+    sums = [func.sum(cast(table.__table__.c[name], Double)).label(name) for name in names]
+    query = select(*groups, *sums).where(period.covers(table))
+    if groups:
+        query = query.group_by(*groups).order_by(*groups)
+    rows = connection.execute(query).all()
+    cut = len(groups)
+    return [
+        (
+            *row[:cut],
+            {name: float(value or 0) for name, value in zip(names, row[cut:], strict=True)},
+        )
+        for row in rows
+    ]
+
+
+def _columns_of(
+    connection: Connection, by: Sequence[str], allowed: Sequence[str]
+) -> list[ColumnElement[Any]]:
+    unknown = [name for name in by if name not in allowed]
+    if unknown:
+        raise InvalidInputError(
+            f"--by {unknown[0]!r} is unknown: take some of {', '.join(allowed)}"
+        )
+    day = views.day_of(connection.dialect.name)
+    return [literal_column(day if name == "day" else _COLUMNS[name]) for name in by]
+
+
+def _shown(by: Sequence[str], group: Sequence[Any]) -> list[Any]:
+    """Group keys as people read them: a score's bin as its range."""
+    return [
+        score_range(key) if name == "score" else key for name, key in zip(by, group, strict=True)
+    ]
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

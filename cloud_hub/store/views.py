@@ -1,0 +1,106 @@
+"""Views for analysts: named for questions, kept stable while tables change.
+
+They are made anew by every migration from the definitions that Python uses too; `v_version` says
+which edition a database has.
+"""
+
+from sqlalchemy import Connection, inspect, text
+
+from cloud_hub.store.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
+from cloud_hub.store.definitions import RATIOS, Z_95
+from cloud_hub.store.sums import columns
+from cloud_hub.store.tables import GenerationRow, SumRow
+from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
+
+EDITION = 1
+
+_PACKED = {"scores", "decisions", "confidences"}
+_SPAN = "node_id, device_version, cloud_version, policy"
+_FALSE = "CAST(SUM(mismatched) AS DOUBLE PRECISION) / NULLIF(SUM(checked), 0)"
+_SPREAD = f"({Z_95 * Z_95} / NULLIF(SUM(checked), 0))"  # Wilson's z^2 / n
+_HALF = f"SQRT({_FALSE} * (1 - {_FALSE}) * {_SPREAD} + {_SPREAD} * {_SPREAD} / 4)"
+
+
+def names() -> list[str]:
+    """The views, in an order in which they can be made."""
+    return list(_queries("sqlite"))
+
+
+def make(connection: Connection) -> None:
+    """Makes all views; `drop` first where there are some."""
+    for name, query in _queries(connection.dialect.name).items():
+        connection.execute(text(f"CREATE VIEW {name} AS {query}"))
+
+
+def drop(connection: Connection) -> None:
+    """Drops every view of ours, so that the tables below can change."""
+    for name in inspect(connection).get_view_names():
+        if name.startswith("v_"):
+            connection.execute(text(f'DROP VIEW "{name}"'))
+
+
+def are_current(connection: Connection) -> bool:
+    """Whether the views are of this release's edition."""
+    if "v_version" not in inspect(connection).get_view_names():
+        return False
+    return connection.execute(text("SELECT edition FROM v_version")).scalar() == EDITION
+
+
+def day_of(dialect: str, column: str = "starts_at") -> str:
+    """The day (UTC, as text) of a moment."""
+    if dialect == "sqlite":
+        return f"DATE({column})"
+    return f"TO_CHAR({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+
+
+def _queries(dialect: str) -> dict[str, str]:
+    day = day_of(dialect)
+    by = f"{day} AS day, {_SPAN}"
+    groups = f"{day}, {_SPAN}"
+    pictures = [c.name for c in GenerationRow.__table__.columns if c.name not in _PACKED]
+    ratios = ", ".join(f"{ratio.sql} AS {_named(ratio.name)}" for ratio in RATIOS)
+    summed = ", ".join(_sum(name) for name in columns(SumRow))
+    return {
+        "v_version": f"SELECT {EDITION} AS edition",
+        "v_picture": f"SELECT {', '.join(pictures)}, bytes_up + bytes_down AS bytes,"
+        " CAST(local AS DOUBLE PRECISION) / NULLIF(tokens, 0) AS local_share FROM generation",
+        "v_acceptance": f"SELECT {by}, {summed}, {ratios} FROM picture_sum GROUP BY {groups}",
+        "v_latency": f"SELECT {by}, metric, bucket, CASE bucket WHEN {ZERO} THEN 0 ELSE"
+        f" 2 * POWER({GAMMA!r}, bucket) / {GAMMA + 1!r} END AS value, {_sum('pictures')}"
+        f" FROM histogram GROUP BY {groups}, metric, bucket",
+        "v_score": f"SELECT {by}, score_bin, {_score(0)} AS score_from, {_score(1)} AS score_to,"
+        f" {_sum('local')}, {_sum('verified')}, {_sum('corrected')},"
+        f" {_sum('unverified')}, CAST(SUM(verified - corrected) AS DOUBLE PRECISION)"
+        f" / NULLIF(SUM(verified), 0) AS match_rate FROM score_sum GROUP BY {groups}, score_bin",
+        "v_spot_check": f"SELECT {by}, region, score_bin, {_score(0)} AS score_from,"
+        f" {_score(1)} AS score_to, {_sum('checked')}, {_sum('mismatched')},"
+        f" {_FALSE} AS false_accept_rate,"
+        f" ({_FALSE} + {_SPREAD} / 2 - {_HALF}) / (1 + {_SPREAD}) AS low,"
+        f" ({_FALSE} + {_SPREAD} / 2 + {_HALF}) / (1 + {_SPREAD}) AS high,"
+        " SUM(harm) / NULLIF(SUM(checked), 0) AS harm"
+        f" FROM check_sum GROUP BY {groups}, region, score_bin",
+        "v_node": "SELECT * FROM node",
+        "v_threshold": "SELECT * FROM threshold",
+        "v_round": "SELECT r.*, p.node_id, p.state AS node_state, p.reason, p.examples, p.norm"
+        " FROM round r LEFT JOIN round_participant p ON p.round_id = r.round_id",
+        "v_rollout": "SELECT r.*, n.node_id, n.stage, n.state AS node_state,"
+        " n.reason AS node_reason FROM rollout r"
+        " LEFT JOIN rollout_node n ON n.rollout_id = r.rollout_id",
+    }
+
+
+def _sum(column: str) -> str:
+    """A sum under its column's name; PostgreSQL's own sum of a count is no integer."""
+    kind = "DOUBLE PRECISION" if column.endswith("_s") else "BIGINT"
+    return f"CAST(SUM({column}) AS {kind}) AS {column}"
+
+
+def _named(ratio: str) -> str:
+    """A ratio's column; those that bear a sum's name are means."""
+    return f"mean_{ratio}" if ratio in columns(SumRow) else ratio
+
+
+def _score(step: int) -> str:
+    """A bin's lower or upper end; as both ends' codes round, half a code beside."""
+    code = f"((score_bin + {step}) * {SCORE_CODES_A_BIN} - 0.5)"
+    return f"{SCORE_FLOOR!r} * POWER({SCORE_CEILING / SCORE_FLOOR!r}, {code} / 255.0)"
