@@ -183,6 +183,22 @@ def status(as_json: bool, config: Path | None) -> None:
 @main.command()
 @_config
 @command_errors
+def doctor(config: Path | None) -> None:
+    """Look at rights, disk, clock, bundle, DNS, port and TLS; say what to do."""
+    from edge_agent.doctor import examine
+
+    code = 0
+    for finding in examine(_settings(config)):
+        click.echo(f"{finding.verdict:8}  {finding.subject:6}  {finding.saw}")
+        if finding.to_do:
+            click.secho(f"{'':18}to do: {finding.to_do}", fg="yellow")
+        code = code or finding.exit_code
+    raise SystemExit(code)
+
+
+@main.command()
+@_config
+@command_errors
 def settings(config: Path | None) -> None:
     """Print the settings in force as JSON, passwords masked."""
     from fleet.settings import show_settings

@@ -22,7 +22,7 @@ def invoke(tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments, "--config", str(config)])
 
 
-@pytest.mark.parametrize("verb", ["run", "generate", "status", "settings"])
+@pytest.mark.parametrize("verb", ["run", "generate", "pictures", "status", "doctor", "settings"])
 def test_every_verb_has_help(verb: str) -> None:
     result = CliRunner().invoke(main, [verb, "--help"])
 
