@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from edge_agent.generate import Outcome, Progress
+from edge_agent.generate import Outcome, Preview, Progress
 from edge_agent.plan import Reason
 
 
@@ -48,8 +48,7 @@ class Made(BaseModel):
     @property
     def image(self) -> NDArray[np.uint8]:
         """The picture [side, side, 3]."""
-        flat = np.frombuffer(base64.b64decode(self.pixels), np.uint8)
-        return flat.reshape(self.side, self.side, 3)
+        return _image(self.pixels, self.side)
 
     @property
     def local_share(self) -> float:
@@ -70,6 +69,27 @@ class Step(BaseModel):
     corrected: int = 0
     round_trips: int = 0
     trouble: Reason = ""
+
+
+class Glimpse(BaseModel):
+    """A picture in the making: its first `rows` rows of pixels are final, the rest is grey."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    side: int
+    rows: int
+    pixels: str  # base64 of u8 [side, side, 3]
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """The picture [side, side, 3]."""
+        return _image(self.pixels, self.side)
+
+
+def glimpse_of(preview: Preview) -> Glimpse:
+    """A preview, as it is told."""
+    pixels = base64.b64encode(preview.image.tobytes()).decode()
+    return Glimpse(side=preview.image.shape[0], rows=preview.rows, pixels=pixels)
 
 
 def step_of(progress: Progress) -> Step:
@@ -119,6 +139,10 @@ def made_of(outcome: Outcome, device_version: str, note: str, *, repairs: str = 
         side=outcome.image.shape[0],
         pixels=base64.b64encode(outcome.image.tobytes()).decode(),
     )
+
+
+def _image(pixels: str, side: int) -> NDArray[np.uint8]:
+    return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(side, side, 3)
 
 
 def _fallback_note(outcome: Outcome) -> str:

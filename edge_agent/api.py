@@ -2,12 +2,13 @@
 
     GET  /v1/status     what the agent is and sees (JSON)
     POST /v1/pictures   a wish as JSON; the answer is a stream of server-sent events:
-                        `step` (edge_agent.answer.Step), then `made` (Made) or `error`
+                        `step` (edge_agent.answer.Step), `preview` (Glimpse) if the wish says
+                        `previews`, then `made` (Made) or `error`
     GET  /v1/pictures       pictures on the shelf: to be corrected, or corrected
     GET  /v1/pictures/{id}  the newest version of one of them (Made)
 
 A caller that hangs up cancels its picture. At most `EVENT_LIMIT` events wait for a slow
-reader: beyond it steps are left out, the last event never.
+reader: beyond it steps and previews are left out, the last event never.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edge_agent.answer import Made, Step, step_of
+from edge_agent.answer import Glimpse, Made, Step, glimpse_of, step_of
 from edge_agent.endpoint import HOST
-from edge_agent.generate import Progress
+from edge_agent.generate import Preview, Progress
 from edge_agent.maker import Wish
 from edge_agent.settings import WithoutCloud
 from edge_agent.shelf import Shelf, Shelved
@@ -60,6 +61,7 @@ class WishBody(BaseModel):
     deadline_s: float | None = Field(default=None, gt=0)
     without_cloud: WithoutCloud | None = None
     caller: str = Field(default="", max_length=64)
+    previews: bool = False
 
 
 @dataclass(slots=True)
@@ -82,9 +84,13 @@ class Events:
             self._told = now
             self._offer(step_of(progress))
 
-    def _offer(self, step: Step) -> None:
+    def preview(self, preview: Preview) -> None:
+        """Shows the caller the picture so far."""
+        self._offer(glimpse_of(preview), "preview")
+
+    def _offer(self, told: Step | Glimpse, kind: str = "step") -> None:
         if not self.queue.full():
-            self.queue.put_nowait(("step", step.model_dump_json()))
+            self.queue.put_nowait((kind, told.model_dump_json()))
 
 
 def application(make: Make, status: Status, shelf: Shelf, token: str) -> Starlette:

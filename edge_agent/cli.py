@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -121,7 +122,7 @@ def generate(  # noqa: PLR0913  # one parameter an option
         cast("WithoutCloud | None", without_cloud),
     )
     with progress_bar(caption, shown=not as_json) as bar:
-        made = _make(settings, wish, bar)
+        made = _make(settings, replace(wish, previews=bar.shows_pictures), bar)
     write_png(path, made.image, scale, "pixels" if pixels else "smooth")
     if as_json:
         click.echo(made.model_dump_json(exclude={"pixels"}, indent=2))
@@ -233,6 +234,7 @@ def _make(settings: "AgentSettings", wish: "Wish", bar: "Bar") -> "Made":
             deadline_s=wish.deadline_s,
             without_cloud=wish.without_cloud,
             on_step=bar,
+            on_preview=bar.glimpse if bar.shows_pictures else None,
         )
     except NoAgentError as error:
         if (settings.state_path / "api.json").exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from edge_agent.answer import Made, Step
+from edge_agent.answer import Glimpse, Made, Step
 from edge_agent.endpoint import HOST, Endpoint, find
 from edge_agent.settings import AgentSettings, WithoutCloud
 from fleet import errors
@@ -36,7 +36,7 @@ class EdgeClient:
         self._file = folder / "api.json"
         self._caller = f"{os.getuid()}-{os.getpid()}"
 
-    def generate(
+    def generate(  # noqa: PLR0913 - what one may say about a picture
         self,
         caption: str,
         *,
@@ -45,8 +45,11 @@ class EdgeClient:
         deadline_s: float | None = None,
         without_cloud: WithoutCloud | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
+        on_preview: Callable[[Glimpse], None] | None = None,
     ) -> Made:
         """The picture of `caption`; what is None is taken from the agent's settings.
+
+        `on_preview` gets the picture as far as its rows are final, a few times a second.
 
         Raises:
             NoAgentError: No agent runs on the state folder.
@@ -59,6 +62,7 @@ class EdgeClient:
             "deadline_s": deadline_s,
             "without_cloud": without_cloud,
             "caller": self._caller,
+            "previews": on_preview is not None,
         }
         with self._asking("POST", "/v1/pictures", json.dumps(wish), SILENCE_S) as response:
             for kind, data in _events(response):
@@ -66,7 +70,10 @@ class EdgeClient:
                     return Made.model_validate_json(data)
                 if kind == "error":
                     raise _raised(json.loads(data))
-                on_step(Step.model_validate_json(data))
+                if kind == "step":
+                    on_step(Step.model_validate_json(data))
+                elif on_preview is not None:
+                    on_preview(Glimpse.model_validate_json(data))
         raise TransportError("the agent ended in the middle of the picture: look at its log")
 
     def status(self) -> dict[str, Any]:

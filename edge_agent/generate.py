@@ -28,6 +28,8 @@ FIRST_STEP_S = 0.002  # guess of a device step, until some are measured
 RESERVE_S = 0.3  # for decoding the image and answering
 SAFETY = 1.5
 NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
+GREY = 230
+PREVIEW_S = 0.3  # between two previews: one costs some twenty device steps
 REPORT_S = 0.05  # between two reports of progress
 
 
@@ -41,6 +43,17 @@ class Progress:
     round_trips: int
     rollbacks: int
     trouble: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A picture that is not finished: its first `rows` rows of pixels are made of final tokens.
+
+    The lowest of them may still change a little, since the decoder looks at neighbours.
+    """
+
+    image: NDArray[np.uint8]  # [side, side, 3], grey below the rows
+    rows: int
 
 
 @dataclass(slots=True)
@@ -133,6 +146,7 @@ class Generation:
     pace: Pace
     without_cloud: WithoutCloud
     report: Callable[[Progress], None]
+    show: Callable[[Preview], None] | None = None  # None: nobody looks, nothing is decoded
     picture: Picture = field(init=False)
     timing: Timing = field(init=False, default_factory=Timing)
     meter: Meter = field(init=False, default_factory=Meter)
@@ -140,6 +154,8 @@ class Generation:
     detail: str = field(init=False, default="")
     _is_again: bool = field(init=False, default=False)
     _next_report: float = field(init=False, default=0.0)
+    _next_preview: float = field(init=False, default=0.0)
+    _shown_rows: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.device.size, self.device.vocab_size)
@@ -206,6 +222,7 @@ class Generation:
                 session.push()
                 await self._advance(session, desk, deadline)
                 self._tell(session)
+                await self._preview()
         if self._has_failed:
             raise _refusal(self.fallback, self.detail)
 
@@ -248,6 +265,22 @@ class Generation:
         await asyncio.to_thread(desk.chunk, self.plan, session)
         if session is None:
             self._tell(None)
+            await self._preview()
+
+    async def _preview(self) -> None:
+        """Decodes what there is, when a row of tokens more is final, and not too often."""
+        now, grid = time.monotonic(), self.device.manifest.grid
+        rows = self.picture.settled // grid
+        if self.show is None or now < self._next_preview or rows <= self._shown_rows:
+            return
+        # What is missing looks like what came last, so that the edge of the rows is calm.
+        tokens, settled = self.picture.tokens.copy(), self.picture.settled
+        tokens[settled:] = tokens[settled - 1]
+        image = (await asyncio.to_thread(self.device.decode, tokens)).copy()
+        pixels = rows * image.shape[0] // grid
+        image[pixels:] = GREY
+        self._shown_rows, self._next_preview = rows, time.monotonic() + PREVIEW_S
+        self.show(Preview(image, pixels))
 
     def _tell(self, session: Session | None) -> None:
         """Reports now and then, and at the end: a report costs more than a device step."""

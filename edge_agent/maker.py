@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_agent.device import Device, Order
-from edge_agent.generate import Generation, Outcome, Progress
+from edge_agent.generate import Generation, Outcome, Preview, Progress
 from edge_agent.pace import LEAST_CHANCE, Effort, Pace
 from edge_agent.plan import Plan, Reason
 from edge_agent.power import is_on_battery
@@ -36,6 +36,7 @@ class Wish:
     deadline_s: float | None = None
     without_cloud: WithoutCloud | None = None
     caller: str = ""  # callers take turns
+    previews: bool = False  # whether the caller looks at the picture while it is made
 
 
 class Report(Protocol):
@@ -47,6 +48,10 @@ class Report(Protocol):
 
     def progress(self, progress: Progress) -> None:
         """The picture is being made."""
+        ...
+
+    def preview(self, preview: Preview) -> None:
+        """The picture so far, if the wish was for previews."""
         ...
 
 
@@ -115,6 +120,7 @@ class Maker:
                 wish.without_cloud or self._defaults.without_cloud,
                 report.progress,
             )
+            generation.show = report.preview if wish.previews else None
             try:
                 outcome = await generation.run(self._verifier)
             except (asyncio.CancelledError, TransportError, CapacityError) as error:

@@ -1,15 +1,19 @@
 """What a person sees in the terminal: a bar while a picture is made, and lines about it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
-from rich.console import Console
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from edge_agent.answer import Made, Step, step_of
+from edge_agent.answer import Glimpse, Made, Step, glimpse_of, step_of
+from edge_agent.generate import Preview
 from edge_agent.generate import Progress as PictureProgress
 
 TROUBLE = {
@@ -22,16 +26,26 @@ TROUBLE = {
 }
 
 
-class Show(Protocol):
-    """Where steps are shown."""
+MOST_LINES = 24  # of a preview
 
-    def __call__(self, step: Step) -> None: ...
+
+class _Window(Progress):
+    """A progress bar with a picture above it, once there is one."""
+
+    picture: RenderableType | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The picture so far, then the bar."""
+        if self.picture is not None:
+            yield self.picture
+        yield from super().get_renderables()
 
 
 class Bar:
     """The progress bar of one picture; also a `Report` for an agent in the same process."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: "_Window", task: TaskID) -> None:
+        self.shows_pictures = not progress.disable and progress.console.color_system == "truecolor"
         self._progress = progress
         self._task = task
 
@@ -52,12 +66,37 @@ class Bar:
         """Shows how far the picture is."""
         self(step_of(progress))
 
+    def preview(self, preview: Preview) -> None:
+        """Shows the picture so far."""
+        self.glimpse(glimpse_of(preview))
+
+    def glimpse(self, glimpse: Glimpse) -> None:
+        """Shows the picture so far."""
+        self._progress.picture = half_blocks(glimpse.image, MOST_LINES)
+        self._progress.refresh()
+
+
+def half_blocks(image: NDArray[np.uint8], lines: int) -> Text:
+    """A picture [side, side, 3] as at most `lines` lines of text, two pixels a character."""
+    step = -(-image.shape[0] // (2 * lines))
+    small = image[::step, ::step]
+    text = Text()
+    for upper, lower in zip(small[::2], small[1::2], strict=False):
+        for above, below in zip(upper, lower, strict=True):
+            text.append("▀", f"{_colour(above)} on {_colour(below)}")
+        text.append("\n")
+    return text
+
+
+def _colour(pixel: NDArray[np.uint8]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*pixel)
+
 
 @contextmanager
 def progress_bar(caption: str, *, shown: bool) -> Iterator[Bar]:
     """A bar on stderr, which disappears when the picture is done."""
     console = Console(stderr=True)
-    progress = Progress(
+    progress = _Window(
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[detail]}", markup=False),

@@ -22,7 +22,7 @@ from cloud_hub.verification import Service
 from edge_agent.answer import Made
 from edge_agent.app import Agent, agent, load_device, presence_of
 from edge_agent.device import Device
-from edge_agent.generate import Progress
+from edge_agent.generate import Preview, Progress
 from edge_agent.maker import Wish
 from edge_agent.settings import AgentSettings, GenerationSettings
 from edge_agent.station import open_station
@@ -146,6 +146,9 @@ class _Silent:
         """Nobody looks."""
 
     def progress(self, progress: Progress) -> None:
+        """Nobody looks."""
+
+    def preview(self, preview: Preview) -> None:
         """Nobody looks."""
 
 

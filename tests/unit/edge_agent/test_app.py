@@ -14,8 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_agent import client as client_module
+from edge_agent import generate as generate_module
 from edge_agent import repair as repair_module
-from edge_agent.answer import Made, Step
+from edge_agent.answer import Glimpse, Made, Step
 from edge_agent.app import presence_of, run
 from edge_agent.client import EdgeClient, NoAgentError
 from edge_agent.device import Device, Order
@@ -54,6 +55,16 @@ class TokenDevice(ToyDevice):
         if self.fails:
             raise RuntimeError("a bug")
         return np.concatenate([tokens, [0, 0, 0]]).astype(np.uint8).reshape(3, 3, 3)
+
+
+class RowDevice(ToyDevice):
+    """Its picture has a row of pixels for each of the five rows of tokens."""
+
+    def decode(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        import numpy as np
+
+        rows = np.append(tokens, 0).reshape(5, 5).astype(np.uint8)
+        return np.repeat(rows[:, :, None], 3, axis=2)
 
 
 class SlowDevice(TokenDevice):
@@ -124,6 +135,32 @@ async def test_a_caller_gets_the_picture_and_its_numbers(tmp_path: Path) -> None
     assert 1 == status["pictures"]
     assert 1 == len(cloud.records)
     assert made.generation_id == cloud.records[0].generation_id
+
+
+@pytest.mark.parametrize("policy", ["ciar", "device-only"])
+async def test_a_preview_grows_by_rows_of_final_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setattr(generate_module, "PREVIEW_S", 0.0)
+    broker = MemoryBroker()
+    seen: list[Glimpse] = []
+
+    async with (
+        toy_cloud(broker) as cloud,
+        running(broker, settings(tmp_path, chunk=1), RowDevice()) as client,
+    ):
+        cloud.spoil = lambda answer: (0.01, answer)
+        made = await asyncio.to_thread(
+            client.generate, CAPTION, seed=7, policy=policy, on_preview=seen.append
+        )
+
+    rows = [glimpse.rows for glimpse in seen]
+    assert rows == sorted(set(rows))
+    assert len(rows) >= 2
+    assert rows[-1] <= 5
+    for glimpse in seen:
+        assert (made.image[: glimpse.rows] == glimpse.image[: glimpse.rows]).all()
+        assert (glimpse.image[glimpse.rows :] == generate_module.GREY).all()
 
 
 @pytest.mark.parametrize("policy", ["verify-all", "device-only"])

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
 from edge_agent.cli import main
 from edge_agent.image_file import check_writable, default_name, write_png
+from edge_agent.screen import half_blocks
 from fleet.errors import InvalidInputError, OutputError
 
 ROOT = Path(__file__).parents[3]
@@ -124,3 +126,15 @@ def test_a_folder_in_place_of_the_picture_is_refused(tmp_path: Path) -> None:
         check_writable(tmp_path / "x.png")
     with pytest.raises(InvalidInputError):
         check_writable(tmp_path / "x")
+
+
+def test_a_preview_is_text_of_two_pixels_a_character() -> None:
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[0] = (255, 0, 0)
+
+    text = half_blocks(image, 24)
+
+    lines = text.plain.splitlines()
+    assert {32} == {len(line) for line in lines}
+    assert 16 == len(lines)
+    assert "#ff0000 on #000000" == text.spans[0].style
