@@ -17,7 +17,7 @@ from cloud_hub.store.database import Database
 from cloud_hub.store.revision import migrate
 from edge_agent.app import Agent, agent
 from edge_agent.device import Order
-from edge_agent.generate import Outcome, Progress
+from edge_agent.generate import Outcome, Preview, Progress
 from edge_agent.maker import Wish
 from edge_agent.settings import AgentSettings, GenerationSettings
 from edge_agent.station import open_station
@@ -54,6 +54,9 @@ class Quiet:
         pass
 
     def progress(self, progress: Progress) -> None:
+        pass
+
+    def preview(self, preview: Preview) -> None:
         pass
 
 
