@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edge_agent.answer import Made, made_of
@@ -22,6 +23,8 @@ from edge_agent.settings import AgentSettings
 from edge_agent.shelf import Shelf, Unfinished
 from edge_agent.station import Station, agent_version
 from edge_agent.surroundings import Surroundings
+from edge_agent.training.trainer import READY, Trainer
+from edge_agent.training.worker import Worker, missing
 from edge_agent.verifier import Patience, Speaker, Verifier
 from fleet.errors import OutputError
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle, Manifest, reference_path
@@ -123,14 +126,26 @@ def load_device(settings: AgentSettings) -> Device:
     """
     from edge_agent.bundle_device import BundleDevice
 
+    return BundleDevice(Bundle.open(*_bundle_paths(settings)))
+
+
+def _bundle_paths(settings: AgentSettings) -> tuple[Path, Path]:
     path = settings.bundle or reference_path() / DEVICE_FOLDER
     key = settings.public_key or reference_path() / PUBLIC_KEY
-    return BundleDevice(Bundle.open(path.expanduser(), key.expanduser()))
+    return path.expanduser(), key.expanduser()
 
 
-def presence_of(station: Station, manifest: Manifest) -> Presence:
+def presence_of(station: Station, manifest: Manifest, training: str = "") -> Presence:
     """How this node shows itself; its will goes into the connection."""
-    return Presence(station, manifest.device_version, manifest.family)
+    return Presence(station, manifest.device_version, manifest.family, training)
+
+
+def _training(settings: AgentSettings) -> str:
+    """ "ready", or why this device does not take part in rounds."""
+    if not settings.training.take_part:
+        return "switched off (training.take_part)"
+    lacking = missing()
+    return f"lacks {lacking}: install the extra federation" if lacking else READY
 
 
 async def run(
@@ -146,7 +161,7 @@ async def run(
         AddressInUseError: Another process holds the API's port.
         OutputError: The state folder cannot be written.
     """
-    async with agent(settings, station, device, transport, announce) as running:
+    async with agent(settings, station, device, transport, announce, trains=True) as running:
         token = new_token()
         app = application(running.make, running.status, running.shelf, token)
         async with serving(app, settings.api.port) as port:
@@ -162,8 +177,10 @@ async def agent(
     device: Device,
     transport: Transport,
     announce: Announce,
+    *,
+    trains: bool = False,
 ) -> AsyncIterator[Agent]:
-    """An agent at work on `transport`; says goodbye at the end.
+    """An agent at work on `transport`; says goodbye at the end. With `trains` it joins rounds.
 
     Raises:
         OutputError: The outbox cannot be opened.
@@ -176,7 +193,8 @@ async def agent(
             running = _assemble(
                 settings, station, device, _Links(transport, calls, delivery), announce
             )
-            presence = presence_of(station, device.manifest)
+            training = _training(settings) if trains else ""
+            presence = presence_of(station, device.manifest, training)
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(work, name=name)
@@ -190,12 +208,23 @@ async def agent(
                         ),
                     )
                 ]
+                if training == READY:
+                    trainer = _trainer(settings, running, transport)
+                    background.append(tasks.create_task(trainer.run(), name="training"))
                 try:
                     yield running
                 finally:
                     for task in background:
                         task.cancel()
                     await presence.goodbye(transport, running.counts)
+
+
+def _trainer(settings: AgentSettings, running: Agent, transport: Transport) -> Trainer:
+    folder, maker = running.station.training_path, running.maker
+    worker = Worker(
+        (folder, *_bundle_paths(settings)), lambda: maker.is_working or maker.waiting > 0
+    )
+    return Trainer(running.station.node, folder, worker, transport)
 
 
 def _bench(running: Agent) -> Bench:

@@ -48,6 +48,7 @@ class Presence:
     station: Station
     device_version: ModelVersion
     family: str
+    training: str = ""  # "ready", or why this node does not take part in rounds
 
     def will(self) -> Will:
         """What the broker says when the link dies without a goodbye."""
@@ -85,6 +86,7 @@ class Presence:
         self, state: State, counts: Counts, machine: dict[str, str] | None = None
     ) -> NodeStatus:
         spool = counts.spool
+        training = {"training": self.training} if self.training else {}
         lost = {"outbox_lost": str(spool.lost), "outbox_stripped": str(spool.stripped)}
         lost |= {f"outbox_lost_{name}": str(total) for name, total in spool.sums.items()}
         return NodeStatus(
@@ -93,7 +95,7 @@ class Presence:
             agent_version=agent_version(),
             device_version=self.device_version,
             family=self.family,
-            facts={**(machine or {}), **(lost if spool.lost or spool.stripped else {})},
+            facts={**(machine or {}), **training, **(lost if spool.lost or spool.stripped else {})},
             pictures=counts.pictures,
             outbox_records=spool.records,
             at=time.time(),

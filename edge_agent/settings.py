@@ -110,6 +110,14 @@ class ShelfSettings(Section):
     keep_s: float = Field(default=7 * 86_400.0, gt=0, description="seconds that one is kept")
 
 
+class TrainingSettings(Section):
+    """Federated rounds, where torch and Flower are installed (extra `federation`)."""
+
+    take_part: bool = Field(
+        default=True, description="whether this device trains its head when the hub asks"
+    )
+
+
 class ApiSettings(Section):
     """The loopback HTTP interface of a running agent."""
 
@@ -154,6 +162,7 @@ class AgentSettings(Settings):
     generation: GenerationSettings = GenerationSettings()
     outbox: OutboxSettings = OutboxSettings()
     shelf: ShelfSettings = ShelfSettings()
+    training: TrainingSettings = TrainingSettings()
     api: ApiSettings = ApiSettings()
     simulation: SimulationSettings = SimulationSettings()
     log: LogSettings = LogSettings()

@@ -38,6 +38,11 @@ class Station:
         return self.path / "pictures"
 
     @property
+    def training_path(self) -> Path:
+        """The folder of samples and of answers to rounds."""
+        return self.path / "training"
+
+    @property
     def api_path(self) -> Path:
         """Where a running agent says how to reach it."""
         return self.path / "api.json"

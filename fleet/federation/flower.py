@@ -4,6 +4,7 @@
 `pyproject.toml` pins the one it was read in.
 """
 
+import hashlib
 import logging
 import os
 
@@ -17,6 +18,7 @@ from flwr.app import Message, RecordDict
 from flwr.app.metadata import Metadata  # private: Message takes one, but nothing public makes it
 from flwr.supercore.task_identity import TaskIdentity  # private: Message's constructor reads it
 
+FAILED = 101  # an error code of ours: the node's app raised, or its answer cannot be read
 HUB_NODE = 1  # Flower's own number for the server side
 
 logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -53,3 +55,10 @@ def instruction(
     # Private: the overload with metadata is for Flower's own use.
     message: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return message
+
+
+def message_id_of(run: int, message: Message, body: str) -> str:
+    """What a message is called: the same run, node, kind and body (a hash) give the same id."""
+    meta = message.metadata
+    text = f"{run} {meta.dst_node_id} {meta.message_type} {body}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

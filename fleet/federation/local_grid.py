@@ -1,6 +1,5 @@
 """A grid of nodes in this process: the same apps without broker, network or Ray."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -11,9 +10,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fleet.federation import codec
-from fleet.federation.flower import instruction, name_message, take_identity
-
-FAILED = 101  # an error code of ours: the app raised
+from fleet.federation.flower import (
+    FAILED,
+    instruction,
+    message_id_of,
+    name_message,
+    take_identity,
+)
 
 # What a test does to a node's answer: None swallows it.
 Fault = Callable[[int, Message], Message | None]
@@ -145,10 +148,3 @@ class LocalGrid(Grid):
         trace: TracebackType | None,
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def message_id_of(run: int, message: Message, body: str) -> str:
-    """What a message is called: the same run, node, kind and body give the same id."""
-    meta = message.metadata
-    text = f"{run} {meta.dst_node_id} {meta.message_type} {body}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -12,10 +12,12 @@ from fleet.ids import BootId, GenerationId, ModelVersion, RequestId, WorkerId
 
 MAX_IMAGE_TOKENS = 4096
 MAX_ARRAY_BYTES = 1 << 18
+MAX_CHUNKS = 256
 
 Arr = Annotated[bytes, Field(max_length=MAX_ARRAY_BYTES)]
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]
+Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  # SHA-256
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -221,6 +223,46 @@ class Receipt(Message):
     sequences: list[Count] = Field(max_length=1024)
 
 
+class RoundTask(Message):
+    """Asks a node to take part in a federated round; repeated until it is answered.
+
+    What is asked stands in a body that all nodes of the round fetch by its hash. The same
+    `message_id` means the same task: a node that has answered it answers as it did.
+    """
+
+    type: Literal["round_task"] = "round_task"
+    message_id: RequestId
+    run: int = Field(ge=0, lt=1 << 63)
+    number: int = Field(ge=0, lt=1 << 63)  # the node's number in the run
+    kind: Literal["query", "train", "evaluate"]
+    body: Hash
+    chunks: int = Field(ge=1, le=MAX_CHUNKS)
+    deadline_s: Seconds
+
+
+class RoundChunk(Message):
+    """A part of a body; retained under the body's hash while a round needs it."""
+
+    type: Literal["round_chunk"] = "round_chunk"
+    index: int = Field(ge=0, lt=MAX_CHUNKS)
+    data: Arr
+
+
+# ── Whoever runs rounds receives ──────────────────────────────────────────────────────────
+
+
+class RoundReply(Message):
+    """A node's answer to a task, in one or several parts; or, with `error`, why there is none."""
+
+    type: Literal["round_reply"] = "round_reply"
+    message_id: RequestId
+    body: Hash = ""
+    index: int = Field(default=0, ge=0, lt=MAX_CHUNKS)
+    chunks: int = Field(default=1, ge=1, le=MAX_CHUNKS)
+    data: Arr = b""
+    error: Text = ""
+
+
 # ── Everybody receives ────────────────────────────────────────────────────────────────────
 
 
@@ -247,6 +289,9 @@ AnyMessage = Annotated[
     | Busy
     | Refused
     | Receipt
+    | RoundTask
+    | RoundChunk
+    | RoundReply
     | HubStatus,
     Field(discriminator="type"),
 ]

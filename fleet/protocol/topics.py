@@ -11,6 +11,7 @@ HUB_STATE = f"{ROOT}/hub/state"  # retained: HubStatus, birth and last will
 OPENS = f"$share/hub-opens/{ROOT}/d/+/rq/any"  # any worker: GenerationOpen
 RECORDS = f"$share/hub-records/{ROOT}/d/+/record"  # any worker: GenerationRecord, QoS 1
 NODE_STATES = f"{ROOT}/d/+/state"  # retained: NodeStatus
+ROUND_REPLIES = f"{ROOT}/d/+/round"  # whoever runs rounds: RoundReply, QoS 1
 
 
 def requests_to(worker: WorkerId) -> str:
@@ -36,6 +37,26 @@ def pinned_request(node: NodeId, worker: WorkerId) -> str:
 def record(node: NodeId) -> str:
     """Where a node reports finished pictures (QoS 1)."""
     return f"{ROOT}/d/{node}/record"
+
+
+def round_tasks(node: NodeId) -> str:
+    """Where a node is asked to take part in a round (QoS 1)."""
+    return f"{ROOT}/d/{node}/task"
+
+
+def round_reply(node: NodeId) -> str:
+    """Where a node answers (QoS 1)."""
+    return f"{ROOT}/d/{node}/round"
+
+
+def round_body(body: str) -> str:
+    """Filter of the chunks of what a round sends to all of its nodes, by its hash."""
+    return f"{ROOT}/hub/body/{body}/+"
+
+
+def round_chunk(body: str, index: int) -> str:
+    """Retained: one chunk of a body, published once for all nodes."""
+    return f"{ROOT}/hub/body/{body}/{index}"
 
 
 def inbox(node: NodeId, boot: BootId) -> str:

@@ -32,6 +32,11 @@ TOPICS = [
     topics.pinned_request(NODE, WORKER),
     topics.record(NODE),
     topics.inbox(NODE, BOOT),
+    topics.round_tasks(NODE),
+    topics.round_reply(NODE),
+    topics.ROUND_REPLIES,
+    topics.round_body("{body}"),
+    f"{topics.ROOT}/hub/body/{{body}}/{{index}}",
 ]
 MESSAGES = get_args(get_args(messages.AnyMessage)[0])
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type)]

@@ -17,6 +17,7 @@ NODE, BOOT, WORKER = NodeId("node-1"), BootId("b0"), WorkerId("w0")
         (topics.RECORDS, topics.record(NODE)),
         (topics.NODE_STATES, topics.node_state(NODE)),
         (topics.requests_to(WORKER), topics.pinned_request(NODE, WORKER)),
+        (topics.ROUND_REPLIES, topics.round_reply(NODE)),
     ],
 )
 def test_each_filter_of_the_hub_selects_its_topic_only(pattern: str, topic: str) -> None:
@@ -28,6 +29,9 @@ def test_each_filter_of_the_hub_selects_its_topic_only(pattern: str, topic: str)
         topics.pinned_request(NODE, WORKER),
         topics.pinned_request(NODE, WorkerId("w1")),
         topics.inbox(NODE, BOOT),
+        topics.round_tasks(NODE),
+        topics.round_reply(NODE),
+        topics.round_chunk("0a", 3),
     }
 
     assert {other for other in others if matches(pattern, other)} == {topic}
@@ -41,6 +45,8 @@ def test_each_filter_of_the_hub_selects_its_topic_only(pattern: str, topic: str)
         topics.record(NODE),
         topics.node_state(NODE),
         topics.inbox(NODE, BOOT),
+        topics.round_tasks(NODE),
+        topics.round_reply(NODE),
     ],
 )
 def test_every_topic_of_a_node_names_it(topic: str) -> None:
@@ -53,3 +59,8 @@ def test_every_topic_of_a_node_names_it(topic: str) -> None:
 def test_a_topic_without_a_node_is_refused(topic: str) -> None:
     with pytest.raises(ProtocolError, match="names no node"):
         topics.sender(topic)
+
+
+def test_a_body_is_fetched_by_its_own_hash_only() -> None:
+    assert matches(topics.round_body("0a"), topics.round_chunk("0a", 3))
+    assert not matches(topics.round_body("0a"), topics.round_chunk("0b", 3))

@@ -1,0 +1,173 @@
+"""Rounds over a broker, with hub and nodes as processes: the same bits as inside one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloud_hub.rounds.conduct import run_number
+from cloud_hub.rounds.exchange import number_of
+from fleet.federation import client_app
+from fleet.federation.ledger import Commit, FolderLedger
+from fleet.federation.local_grid import LocalGrid
+from fleet.federation.plan import Plan
+from fleet.federation.round import Task
+from fleet.federation.rounds import Rounds
+from fleet.ids import NodeId
+from tests.services import Mosquitto
+from tests.unit.federation.toy import PLAN, make_node, toy_head
+
+ROOT = Path(__file__).parents[3]
+NODES = [NodeId(f"node-{letter}") for letter in "abc"]
+WAIT_S = 150.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@dataclass
+class Fleet:
+    """A hub and nodes around one broker, each a process that can be killed."""
+
+    folder: Path
+    port: int
+    plan: Plan
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        toy_head().save(self.folder / "head.npz")
+        config = {name.replace("_", "-"): value for name, value in asdict(self.plan).items()}
+        config["head"] = str(self.folder / "head.npz")
+        (self.folder / "plan.json").write_text(json.dumps(config))
+        for seed, node in enumerate(NODES):
+            make_node(self.folder / node, seed)
+
+    def start(self, name: str) -> None:
+        arguments = [str(self.port), str(self.folder)]
+        module = "hub"
+        if name != "hub":
+            module, arguments = "node", [str(self.port), name, str(self.folder / name)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", f"tests.integration.rounds.{module}", *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            )
+
+    def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def log(self, name: str) -> list[str]:
+        path = self.folder / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def trained(self, name: str) -> list[str]:
+        return [line for line in self.log(name) if line.startswith("train ")]
+
+    def wait(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not what():
+            assert time.monotonic() < deadline, {
+                name: self.log(name)[-5:] for name in self.processes
+            }
+            time.sleep(0.02)
+
+    def finish(self) -> list[Commit]:
+        self.wait(lambda: self.processes["hub"].poll() is not None)
+        assert self.processes["hub"].returncode == 0, self.log("hub")[-20:]
+        return FolderLedger(self.folder / "ledger").history()
+
+
+@contextmanager
+def fleet(folder: Path, port: int, plan: Plan = PLAN) -> Iterator[Fleet]:
+    """A fleet at work."""
+    made = Fleet(folder, port, plan)
+    made.prepare()
+    try:
+        for name in (*NODES, "hub"):
+            made.start(name)
+        yield made
+    finally:
+        for name in list(made.processes):
+            made.kill(name)
+
+
+def in_one_process(folder: Path, plan: Plan = PLAN) -> Commit:
+    """The last round of the same run on an in-process grid."""
+    nodes = {number_of(node): make_node(folder / node, seed) for seed, node in enumerate(NODES)}
+    ledger = FolderLedger(folder / "local")
+    with LocalGrid(client_app.app, nodes, run=run_number("toy")) as grid:
+        last = Rounds(grid, Task(toy_head()), plan, ledger).run()
+    assert last is not None
+    return last
+
+
+def assert_same_bits(one: Commit, other: Commit) -> None:
+    assert one.outcome == other.outcome == "kept"
+    for name, value in one.change.items():
+        np.testing.assert_array_equal(value, other.change[name])
+
+
+@pytest.mark.broker
+def test_over_a_broker_rounds_give_the_bits_of_one_process(
+    tmp_path: Path, mosquitto: Mosquitto
+) -> None:
+    with fleet(tmp_path, mosquitto.port) as running:
+        commits = running.finish()
+
+    assert len(commits) == PLAN.rounds
+    assert_same_bits(commits[-1], in_one_process(tmp_path / "again"))
+    assert all(each.part == "used" for each in commits[-1].participants)
+    assert all(each.bytes_up > 0 < each.bytes_down for each in commits[-1].participants)
+    for node in NODES:
+        assert len(set(running.trained(node))) == len(running.trained(node)) == PLAN.rounds
+
+
+@pytest.mark.broker
+def test_a_killed_hub_goes_on_and_nobody_trains_again(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    with fleet(tmp_path, mosquitto.port) as running:
+        running.wait(lambda: any(line.startswith("1 train") for line in running.log("hub")))
+        running.wait(lambda: bool(running.trained(NODES[0])))
+        running.kill("hub")
+        running.start("hub")
+        commits = running.finish()
+
+    assert_same_bits(commits[-1], in_one_process(tmp_path / "again"))
+    for node in NODES:
+        assert len(set(running.trained(node))) == len(running.trained(node)) == PLAN.rounds
+
+
+@pytest.mark.broker
+def test_a_killed_node_comes_back_into_the_round(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    with fleet(tmp_path, mosquitto.port, replace(PLAN, deadline_s=120.0)) as running:
+        running.wait(lambda: any(line.startswith("1 train") for line in running.log("hub")))
+        running.kill(NODES[1])
+        running.start(NODES[1])
+        commits = running.finish()
+
+    assert_same_bits(commits[-1], in_one_process(tmp_path / "again"))
+
+
+@pytest.mark.broker
+def test_a_killed_broker_costs_time_and_nothing_else(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    with fleet(tmp_path, mosquitto.port, replace(PLAN, deadline_s=120.0)) as running:
+        running.wait(lambda: any(line.startswith("1 train") for line in running.log("hub")))
+        mosquitto.stop(signal.SIGKILL)
+        mosquitto.start()
+        commits = running.finish()
+
+    assert_same_bits(commits[-1], in_one_process(tmp_path / "again"))
+    for node in NODES:
+        assert len(set(running.trained(node))) == len(running.trained(node)) == PLAN.rounds
