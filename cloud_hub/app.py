@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud_hub import nodes, presence, recording
-from cloud_hub.engine.loop import Engine, Pace
+from cloud_hub.engine.collect import Pace
+from cloud_hub.engine.loop import Engine
 from cloud_hub.engine.runner import Runner
 from cloud_hub.engine.scheduler import Limits, Scheduler
 from cloud_hub.engine.sessions import Sessions
@@ -178,9 +179,12 @@ def _engine(settings: EngineSettings, runner: Runner) -> Engine:
         batch_tokens=settings.batch_tokens,
         batch_spans=settings.batch_spans,
         quantum=settings.quantum,
+        aging_s=settings.aging_s,
+        node_share=settings.node_share,
     )
     sessions = Sessions(
         slots=runner.slots,
+        node_slots=settings.node_slots or max(runner.slots // 4, 4),
         positions=runner.positions,
         keep_s=settings.keep_s,
         idle_s=settings.idle_s,

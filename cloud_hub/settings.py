@@ -42,10 +42,28 @@ class EngineSettings(Section):
     chunk: int = Field(
         default=64, ge=1, description="tokens of a reopened picture that one forward runs"
     )
+    node_slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="most open pictures of one node; unset: a quarter of all, at least 4",
+    )
     queue: int = Field(default=1024, ge=1, description="requests that may wait")
     node_queue: int = Field(default=64, ge=1, description="requests of one node that may wait")
     quantum: int = Field(
-        default=32, ge=1, description="tokens by which a node may be ahead of others that wait"
+        default=8,
+        ge=1,
+        description="tokens by which a node may be ahead of others that wait, and most of its "
+        "tokens in one forward while others are there",
+    )
+    node_share: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="part of the engine's time that any node may have, however many there are; "
+        "a node alone may have all of it, one of N the N-th part",
+    )
+    aging_s: float = Field(
+        default=2.0, gt=0, description="wait after which a request goes before all later ones"
     )
     max_deadline_s: float = Field(
         default=60.0, gt=0, description="longest wait of a request, whatever it asks for"

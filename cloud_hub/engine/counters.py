@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from cloud_hub.engine.requests import Answer, Backlog, Denied, Full, Judged, Opened, Request
+
 
 @dataclass(slots=True)
 class Counters:
@@ -23,6 +25,29 @@ class Counters:
     evicted: int = 0
     failed: int = 0
     denied: Counter[str] = field(default_factory=Counter)
+
+    def batch(self, spans: int, tokens: int, forward_s: float) -> None:
+        """Counts a forward."""
+        self.forwards += 1
+        self.spans += spans
+        self.tokens += tokens
+        self.forward_s += forward_s
+
+    def count(self, answer: Answer, request: Request | None = None) -> None:
+        """Counts an answer."""
+        match answer:
+            case Opened(tokens=tokens):
+                self.opened += 1
+                self.prefix_tokens += len(tokens)
+            case Judged(accepted=accepted, confidences=judged):
+                self.verified += 1
+                self.judged += len(judged)
+                if isinstance(request, Backlog):
+                    self.corrected += accepted < len(request.run)
+            case Full():
+                self.full += 1
+            case Denied(reason=reason):
+                self.denied[reason.value] += 1
 
     @property
     def tokens_per_forward(self) -> float:

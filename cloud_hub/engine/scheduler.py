@@ -1,21 +1,23 @@
 """Which waiting jobs run in the next forward: earliest deadline first, a fair share for each node.
 
-Holds no tensors and reads no clock. The queue is bounded: beyond the bound `submit` refuses
-with the time after which to come back, and nothing that waits is dropped for what comes later.
+Holds no tensors and reads no clock. The queue is bounded, and a job that would not be done by its
+deadline is not let in: `submit` then says when to come back, and nothing that waits is dropped
+for what comes later.
 """
 
 import heapq
 from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from cloud_hub.engine.forecast import Forecast
+from cloud_hub.engine.shares import Shares
 from fleet.errors import CapacityError
 from fleet.ids import NodeId
 
 W = TypeVar("W")
 
-_RATE_MEMORY = 0.9  # weight of the past in the running rate
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.05, 10.0
 
 
@@ -28,9 +30,12 @@ class Limits:
     batch_tokens: int  # tokens of one forward
     batch_spans: int  # spans of one forward
     quantum: int  # tokens by which a node may lead the least served one that waits
+    aging_s: float  # a job that waited so long goes before all that come after
+    node_share: float  # part of the engine's time that any node may have, however many there are
 
     def __post_init__(self) -> None:
-        if min(self.jobs, self.node_jobs, self.batch_tokens, self.batch_spans, self.quantum) < 1:
+        sizes = (self.jobs, self.node_jobs, self.batch_tokens, self.batch_spans, self.quantum)
+        if min(sizes) < 1 or min(self.aging_s, self.node_share) <= 0:
             raise ValueError("a limit of the scheduler is a positive number")
 
 
@@ -40,16 +45,18 @@ class Job(Generic[W]):
 
     session: Hashable
     node: NodeId
+    arrived: float
     deadline: float
     tokens: int
     work: W
+    forwards: int = 1  # that the request needs in all
 
 
-class QueueFullError(CapacityError):
-    """The queue, or the node's part of it, is full."""
+class AdmissionError(CapacityError):
+    """The job is not let in: a queue is full, or it would be late."""
 
-    def __init__(self, whose: str, retry_after_s: float) -> None:
-        super().__init__(f"the {whose} queue is full: come back after {retry_after_s:.2f} s")
+    def __init__(self, why: str, retry_after_s: float) -> None:
+        super().__init__(f"{why}: come back after {retry_after_s:.2f} s")
         self.retry_after_s = retry_after_s
 
 
@@ -58,18 +65,25 @@ class Scheduler(Generic[W]):
 
     Fairness is deficit round robin with deadlines inside a round: a node is eligible while it
     leads the least served waiting node by at most `quantum` tokens, and among the eligible the
-    earliest deadline goes first. So a node with many jobs waits for itself only, and nothing
-    starves: in the end its deadline is the earliest, or its node the least served.
+    earliest deadline goes first. In company of other nodes, no node takes more than `quantum`
+    tokens of one forward, or one job, nor more than its share of the time (`Shares`). So a node
+    with many jobs waits for itself only.
+
+    Nothing starves: a deadline counts as `aging_s` after arrival at the latest, so a job that
+    waited as long goes before all that came later, and in the end its node is the least served.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, deque[tuple[int, Job[W]]]] = {}
         self._jobs: Counter[NodeId] = Counter()  # waiting jobs by node
+        self._waiting: Counter[NodeId] = Counter()  # their tokens
         self._served: dict[NodeId, float] = {}  # tokens; compared among waiting nodes only
         self._order = 0
-        self._rate = 0.0  # tokens per second
-        self._tokens = 0
+        self._running: Counter[NodeId] = Counter()  # tokens of the forward under way
+        self._shares = Shares(limits.node_share)
+        self._pause_s: float | None = None
+        self.forecast = Forecast()
 
     def __len__(self) -> int:
         return self._jobs.total()
@@ -77,29 +91,50 @@ class Scheduler(Generic[W]):
     @property
     def waiting_tokens(self) -> int:
         """Tokens of all waiting jobs."""
-        return self._tokens
+        return self._waiting.total()
 
     @property
     def retry_after_s(self) -> float:
-        """When what waits now will have run, at the running rate."""
-        wait = self._tokens / self._rate if self._rate else 1.0
-        return min(max(wait, _SHORTEST_WAIT_S), _LONGEST_WAIT_S)
+        """When what waits now will have run."""
+        if not self.forecast.is_known:
+            return 1.0
+        return _bounded(self._seconds(self.waiting_tokens, len(self)))
 
     def submit(self, job: Job[W]) -> None:
         """Queues a job behind those of its session.
 
         Raises:
-            QueueFullError: All jobs, or the node's, are as many as may wait.
+            AdmissionError: All jobs, or the node's, are as many as may wait; or the job would not
+                be done by its deadline.
         """
         if len(self) >= self._limits.jobs:
-            raise QueueFullError("hub's", self.retry_after_s)
+            raise AdmissionError("the hub's queue is full", self.retry_after_s)
         if self._jobs[job.node] >= self._limits.node_jobs:
-            raise QueueFullError("node's", self.retry_after_s)
+            raise AdmissionError("the node's queue is full", self.retry_after_s)
+        late_s = self.predict(job) - (job.deadline - job.arrived)
+        # An idle engine takes everything: a forecast that is never tried could be wrong for ever.
+        if late_s > 0 and (len(self) or self._running):
+            raise AdmissionError("the answer would be late", _bounded(late_s))
         self._add(job).append((self._order, job))
 
     def resume(self, job: Job[W]) -> None:
         """Queues the next step of admitted work: never refused, first of its session."""
         self._add(job).appendleft((self._order, job))
+
+    def predict(self, job: Job[W]) -> float:
+        """Seconds from now until the job is done, if it came in now; 0 before any forward.
+
+        Fairness bounds what goes before it: its own node's jobs, and of every other waiting node
+        no more than that and a quantum. Each further forward of the request is a mean one.
+        """
+        own = self._waiting[job.node] + job.tokens
+        fair = own + self._limits.quantum
+        others = [min(n, fair) for node, n in self._waiting.items() if n and node != job.node]
+        part = max(self._limits.quantum if others else self._limits.batch_tokens, job.tokens)
+        wait_s = self._seconds(own + sum(others), len(others) + 1, at_least=-(-own // part))
+        running = self._running.total()
+        under_way_s = self.forecast.seconds(1, running) if running else 0.0
+        return under_way_s + wait_s + (job.forwards - 1) * self.forecast.mean_s
 
     def cancel(self, session: Hashable) -> list[W]:
         """Removes a session's waiting jobs; returns their work."""
@@ -109,19 +144,26 @@ class Scheduler(Generic[W]):
         return [job.work for job in removed]
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Tells how long a forward of so many tokens took."""
-        rate = tokens / max(seconds, 1e-6)
-        past = _RATE_MEMORY if self._rate else 0.0
-        self._rate = past * self._rate + (1 - past) * rate
+        """Tells how long the forward of so many tokens took that has just ended."""
+        self.forecast.observe(tokens, seconds)
+        self._shares.charge(self._running, seconds)
+        self._running = Counter()
 
-    def next_batch(self) -> list[Job[W]]:
-        """Removes and returns the jobs of the next forward; at least one if any waits."""
+    @property
+    def pause_s(self) -> float | None:
+        """After an empty batch: when to ask again; None: when something was submitted."""
+        return self._pause_s
+
+    def next_batch(self, now: float) -> list[Job[W]]:
+        """Removes and returns the jobs of the next forward; none if all that waits has to pause."""
         heads = self._heads()
+        alone = self._drop_paused(heads, now)
+        taken: Counter[NodeId] = Counter()
         waiting = [(self._served[node], node) for node in heads]
         heapq.heapify(waiting)
         eligible: list[tuple[float, int, Hashable, NodeId]] = []
         batch: list[Job[W]] = []
-        tokens, level = 0, 0.0
+        level = 0.0
         while (waiting or eligible) and len(batch) < self._limits.batch_spans:
             if not eligible:
                 level = waiting[0][0]
@@ -130,22 +172,45 @@ class Scheduler(Generic[W]):
                 heapq.heappush(eligible, (*heapq.heappop(heads[node]), node))
             _, _, session, node = heapq.heappop(eligible)
             needed = self._queues[session][0][1].tokens
-            if batch and tokens + needed > self._limits.batch_tokens:
+            if batch and taken.total() + needed > self._limits.batch_tokens:
                 break
-            tokens += needed
+            if taken[node] and not alone and taken[node] + needed > self._limits.quantum:
+                continue  # the node has its part of this forward
+            taken[node] += needed
             batch.append(self._take(session))
             if heads[node]:
                 heapq.heappush(waiting, (self._served[node], node))
-        self._forget_idle_nodes()
+        self._close_batch(taken)
         return batch
 
     def _heads(self) -> dict[NodeId, list[tuple[float, int, Hashable]]]:
-        """By node, a heap of the first jobs of its sessions: (deadline, order, session)."""
+        """By node, a heap of the first jobs of its sessions: (due, order, session)."""
         heads: dict[NodeId, list[tuple[float, int, Hashable]]] = {}
         for session, queue in self._queues.items():
             order, job = queue[0]
-            heapq.heappush(heads.setdefault(job.node, []), (job.deadline, order, session))
+            due = min(job.deadline, job.arrived + self._limits.aging_s)
+            heapq.heappush(heads.setdefault(job.node, []), (due, order, session))
         return heads
+
+    def _drop_paused(self, heads: dict[NodeId, Any], now: float) -> bool:
+        """Leaves out the nodes that had their share; whether a node is alone."""
+        self._shares.fade(now)
+        company = self._shares.company(heads)
+        allowance = self._shares.allowance(company)
+        pauses = {node: self._shares.pause_s(node, allowance) for node in heads}
+        for node in [node for node, pause_s in pauses.items() if pause_s]:
+            del heads[node]
+        self._pause_s = min(pauses.values(), default=None)
+        return company <= 1
+
+    def _close_batch(self, taken: Counter[NodeId]) -> None:
+        self._running = taken
+        self._forget_idle_nodes()
+
+    def _seconds(self, tokens: int, spans: int, at_least: int = 1) -> float:
+        by_tokens = -(-tokens // self._limits.batch_tokens)
+        by_spans = -(-spans // self._limits.batch_spans)
+        return self.forecast.seconds(max(by_tokens, by_spans, at_least), tokens)
 
     def _add(self, job: Job[W]) -> deque[tuple[int, Job[W]]]:
         if not self._jobs[job.node]:
@@ -154,7 +219,7 @@ class Scheduler(Generic[W]):
             level = min(served, default=0.0)
             self._served[job.node] = max(level, self._served.get(job.node, level))
         self._jobs[job.node] += 1
-        self._tokens += job.tokens
+        self._waiting[job.node] += job.tokens
         self._order += 1
         return self._queues.setdefault(job.session, deque())
 
@@ -169,7 +234,7 @@ class Scheduler(Generic[W]):
 
     def _forget(self, job: Job[W]) -> None:
         self._jobs[job.node] -= 1
-        self._tokens -= job.tokens
+        self._waiting[job.node] -= job.tokens
 
     def _forget_idle_nodes(self) -> None:
         """Drops nodes that wait for nothing and lead nobody who waits."""
@@ -177,4 +242,8 @@ class Scheduler(Generic[W]):
         level = min(waiting, default=float("inf"))
         for node in [node for node, jobs in self._jobs.items() if not jobs]:
             if self._served[node] <= level:
-                del self._jobs[node], self._served[node]
+                del self._jobs[node], self._waiting[node], self._served[node]
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, _SHORTEST_WAIT_S), _LONGEST_WAIT_S)

@@ -1,11 +1,13 @@
 """Sessions: what the hub knows of each open picture, in the slots of the KV cache.
 
-The number of sessions is bounded by the number of slots. When all are taken, the session that
-was idle longest gives up its slot; its device is told `unknown_session` when it comes back, and
+The number of sessions is bounded by the number of slots, in all and for each node. When all are
+taken, the session that was idle longest gives up its slot, among the node's own where the node has
+its part; its device is told `unknown_session` when it comes back, and
 reopens with its own tokens.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,11 +110,14 @@ class Session:
 class Sessions:
     """All open sessions, and the slots they own."""
 
-    def __init__(self, *, slots: int, positions: int, keep_s: float, idle_s: float) -> None:
-        """Args are: slots of the cache, positions of a slot, the time for which an idle session
-        is safe from eviction, and the time after which it ends by itself."""
+    def __init__(
+        self, *, slots: int, node_slots: int, positions: int, keep_s: float, idle_s: float
+    ) -> None:
+        """Args are: slots of the cache and how many of them one node may own, positions of a slot,
+        the time for which an idle session is safe from eviction, and after which it ends."""
         self._free = list(range(slots))
         self._slots = slots
+        self._node_slots = node_slots
         self._positions = positions
         self._keep_s = keep_s
         self._idle_s = idle_s
@@ -140,9 +145,16 @@ class Sessions:
             self._sessions.move_to_end(session.key)
 
     def open(self, request: Opening, now: float) -> Session | None:
-        """A new session in place of one of the same key; None if every slot is in use."""
+        """A new session in place of one of the same key.
+
+        None if every slot is in use, or as many as one node may own by this node.
+        """
         self.close(request.key)
-        if not self._free and not self._evict(now):
+        node = request.key.node
+        own = [session for session in self._sessions.values() if session.key.node == node]
+        if len(own) >= self._node_slots and not self._evict(own, now):
+            return None
+        if not self._free and not self._evict(self._sessions.values(), now):
             return None
         session = Session(
             key=request.key,
@@ -179,8 +191,8 @@ class Sessions:
             self.close(session.key)
         return late
 
-    def _evict(self, now: float) -> bool:
-        for session in self._sessions.values():
+    def _evict(self, candidates: Iterable[Session], now: float) -> bool:
+        for session in candidates:
             if session.is_idle and now - session.last_used >= self._keep_s:
                 self.close(session.key)
                 return True

@@ -38,7 +38,8 @@ class Task:
     request: Request
     session: Session
     reply: Reply
-    queued_at: float
+    arrived: float
+    queued_at: float  # of its next forward
     forwards: int = 0
     queue_s: float = 0.0
     forward_s: float = 0.0
@@ -81,6 +82,16 @@ def estimate(request: Request, chunk: int) -> int:
             return 1 + min(len(history), chunk)
         case Backlog(run=run):
             return 1 + len(run)
+
+
+def forwards(request: Request, chunk: int) -> int:
+    """Forwards that the request needs, if no more of its history becomes known."""
+    match request:
+        case Opening(history=history, prefix_tokens=prefix_tokens):
+            chunks = -(-len(history) // chunk)
+            return max(chunks, 1) + max(prefix_tokens - max(len(history), 1), 0)
+        case Backlog():
+            return 1
 
 
 # ── Opening: the history in chunks, then one drawn token a forward ────────────────────────

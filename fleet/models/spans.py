@@ -71,7 +71,11 @@ class KVCache:
         return self.cells.shape[2]
 
     def begin(self, row: int, condition: Condition | Prompt, index: int) -> None:
-        """Give a row the condition at `index` of a batch of conditions."""
+        """Give a row the condition at `index` of a batch of conditions, and nothing else.
+
+        What the last picture left is cleared: its cells are masked, but 0 · NaN is NaN.
+        """
+        self.cells[:, :, row] = 0
         if isinstance(condition, Condition):
             self.cells[:, 1, row, :, 0] = condition.value[:, index]
             self.bias[row, 0] = condition.log_n[index]

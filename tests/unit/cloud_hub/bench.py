@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cloud_hub.engine.checks import Looked
-from cloud_hub.engine.loop import Engine, Outcome, Pace
+from cloud_hub.engine.collect import Pace
+from cloud_hub.engine.forward import Outcome
+from cloud_hub.engine.loop import Engine
 from cloud_hub.engine.requests import (
     Answer,
     Denied,
@@ -37,23 +39,27 @@ from tests.unit.cloud_hub.toy import (
 )
 
 CAPTION = (3, 1, 4)
-LIMITS = Limits(jobs=64, node_jobs=32, batch_tokens=64, batch_spans=16, quantum=16)
+LIMITS = Limits(
+    jobs=64, node_jobs=32, batch_tokens=64, batch_spans=16, quantum=8, aging_s=2.0, node_share=0.05
+)
 
 
 @dataclass
 class Bench:
     """An engine on a toy, with a clock that only the test moves.
 
-    With `forward_s` the clock is the event loop's, and a forward takes that long on it: for
-    `run_in_virtual_time`.
+    With `forward_s` the clock is the event loop's, and a forward takes that long on it and
+    `token_s` more for each token: for `run_in_virtual_time`.
     """
 
     slots: int = 4
+    node_slots: int | None = None
     keep_s: float = 0.0
     limits: Limits = LIMITS
     chunk: int = 4
     now: float = 100.0
     forward_s: float | None = None
+    token_s: float = 0.0
     runner: Runner | None = None  # the toy, unless another is given
     late: list[Answer] = field(default_factory=list)
     looked: list[tuple[Session, Looked]] = field(default_factory=list)
@@ -62,7 +68,11 @@ class Bench:
         self.toy = ToyRunner(slots=self.slots)
         runner = self.runner or self.toy
         self.sessions = Sessions(
-            slots=runner.slots, positions=POSITIONS, keep_s=self.keep_s, idle_s=60
+            slots=runner.slots,
+            node_slots=self.node_slots or runner.slots,
+            positions=POSITIONS,
+            keep_s=self.keep_s,
+            idle_s=60,
         )
         self.engine = Engine(
             runner=runner,
@@ -79,8 +89,11 @@ class Bench:
         return self.now if self.forward_s is None else asyncio.get_running_loop().time()
 
     async def _offload(self, compute: Callable[[], Outcome]) -> Outcome:
-        await asyncio.sleep(self.forward_s or 0.0)
-        return compute()
+        outcome = compute()
+        tokens = sum(span.tokens for span in self.toy.batches[-1])
+        forward_s = (self.forward_s or 0.0) + tokens * self.token_s
+        await asyncio.sleep(forward_s)
+        return replace(outcome, forward_s=forward_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Bench"]:

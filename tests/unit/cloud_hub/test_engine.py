@@ -378,6 +378,21 @@ async def test_a_request_whose_deadline_passed_is_answered_busy_and_may_be_asked
     assert list(opened(again).tokens) == cloud_only(CAPTION, 7, 3)
 
 
+async def test_logits_that_are_no_numbers_end_their_session_and_no_other() -> None:
+    async with Bench().running() as bench:
+        for name in "ab":
+            await bench.ask(opening(generation=name))
+        bench.toy.poisoned = next(iter(bench.toy.captions))
+        answers = await bench.ask_all(
+            [backlog(3, run_of([1]), [True], generation=name) for name in "ab"]
+        )
+        gone = await bench.ask(backlog(3, run_of([1]), [True], generation="a"))
+
+    assert sorted(type(answer).__name__ for answer in answers) == ["Full", "Judged"]
+    assert bench.engine.counters.failed == 1
+    assert (gone == Denied(Reason.UNKNOWN_SESSION)) == isinstance(answers[0], Full)
+
+
 async def test_a_failed_forward_ends_its_sessions_and_not_the_engine() -> None:
     async with Bench().running() as bench:
         await bench.ask(opening())

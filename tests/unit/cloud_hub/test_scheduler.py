@@ -1,24 +1,35 @@
 """The scheduler: deadlines, fair shares, order within a session, bounds."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_hub.engine.scheduler import Job, Limits, QueueFullError, Scheduler
+from cloud_hub.engine.scheduler import AdmissionError, Job, Limits, Scheduler
 from fleet.ids import NodeId
 
+LIMITS = Limits(
+    jobs=100, node_jobs=50, batch_tokens=8, batch_spans=4, quantum=4, aging_s=1000, node_share=1
+)
 
-def limits(**changes: int) -> Limits:
-    values = {"jobs": 100, "node_jobs": 50, "batch_tokens": 8, "batch_spans": 4, "quantum": 4}
-    return Limits(**(values | changes))
+
+def limits(**changes: float) -> Limits:
+    return replace(LIMITS, **changes)  # type: ignore[arg-type]  # counts are whole
 
 
 def job(
-    name: str, *, node: str = "a", session: str | None = None, deadline: float = 1, tokens: int = 1
+    name: str,
+    *,
+    node: str = "a",
+    session: str | None = None,
+    arrived: float = 0,
+    deadline: float = 100,
+    tokens: int = 1,
+    forwards: int = 1,
 ) -> Job[str]:
-    return Job(session or name, NodeId(node), deadline, tokens, name)
+    return Job(session or name, NodeId(node), arrived, deadline, tokens, name, forwards)
 
 
 def names(batch: list[Job[str]]) -> list[str]:
@@ -30,7 +41,7 @@ def test_the_earliest_deadline_goes_first() -> None:
     for name, deadline in (("late", 3.0), ("soon", 1.0), ("mid", 2.0)):
         scheduler.submit(job(name, deadline=deadline))
 
-    batch = scheduler.next_batch()
+    batch = scheduler.next_batch(0)
 
     assert names(batch) == ["soon", "mid", "late"]
     assert len(scheduler) == 0
@@ -41,7 +52,7 @@ def test_a_batch_stops_at_its_tokens_and_the_rest_waits() -> None:
     for index in range(3):
         scheduler.submit(job(f"j{index}", deadline=index, tokens=2))
 
-    batches = [names(scheduler.next_batch()), names(scheduler.next_batch())]
+    batches = [names(scheduler.next_batch(0)), names(scheduler.next_batch(0))]
 
     assert batches == [["j0", "j1"], ["j2"]]
 
@@ -49,10 +60,10 @@ def test_a_batch_stops_at_its_tokens_and_the_rest_waits() -> None:
 def test_a_job_larger_than_a_batch_runs_alone() -> None:
     scheduler: Scheduler[str] = Scheduler(limits(batch_tokens=5))
     scheduler.submit(job("huge", tokens=50))
-    scheduler.submit(job("small", deadline=2))
+    scheduler.submit(job("small", deadline=200))
 
-    assert names(scheduler.next_batch()) == ["huge"]
-    assert names(scheduler.next_batch()) == ["small"]
+    assert names(scheduler.next_batch(0)) == ["huge"]
+    assert names(scheduler.next_batch(0)) == ["small"]
 
 
 def test_jobs_of_one_session_run_in_their_order_one_a_batch() -> None:
@@ -60,8 +71,8 @@ def test_jobs_of_one_session_run_in_their_order_one_a_batch() -> None:
     scheduler.submit(job("first", session="s", deadline=9))
     scheduler.submit(job("second", session="s", deadline=1))
 
-    assert names(scheduler.next_batch()) == ["first"]
-    assert names(scheduler.next_batch()) == ["second"]
+    assert names(scheduler.next_batch(0)) == ["first"]
+    assert names(scheduler.next_batch(0)) == ["second"]
 
 
 def test_the_next_step_of_admitted_work_goes_before_later_jobs_of_its_session() -> None:
@@ -70,7 +81,7 @@ def test_the_next_step_of_admitted_work_goes_before_later_jobs_of_its_session() 
 
     scheduler.resume(job("prefix", session="s"))
 
-    assert names(scheduler.next_batch()) == ["prefix"]
+    assert names(scheduler.next_batch(0)) == ["prefix"]
 
 
 def test_a_node_with_a_thousand_jobs_waits_for_itself_only() -> None:
@@ -79,12 +90,62 @@ def test_a_node_with_a_thousand_jobs_waits_for_itself_only() -> None:
     )
     for index in range(1000):
         scheduler.submit(job(f"noisy{index}", node="noisy", deadline=0))
-    scheduler.next_batch()
+    scheduler.next_batch(0)
     scheduler.submit(job("quiet", node="quiet", deadline=100))
 
-    batches = [names(scheduler.next_batch()) for _ in range(2)]
+    batches = [names(scheduler.next_batch(0)) for _ in range(2)]
 
     assert "quiet" in batches[0] + batches[1]
+
+
+def test_in_company_a_node_takes_no_more_than_a_quantum_of_a_forward_and_alone_all_of_it() -> None:
+    scheduler: Scheduler[str] = Scheduler(limits(jobs=2000, node_jobs=1000, batch_spans=8))
+    for index in range(100):
+        scheduler.submit(job(f"noisy{index}", node="noisy"))
+
+    alone = scheduler.next_batch(0)
+    scheduler.observe(8, 0.01)
+    scheduler.submit(job("quiet", node="quiet"))
+    together = []
+    for now in (0.1, 0.2):
+        together.append(Counter(each.node for each in scheduler.next_batch(now)))
+        scheduler.observe(5, 0.01)
+    again = scheduler.next_batch(60)
+
+    assert len(alone) == 8
+    assert [batch[NodeId("noisy")] for batch in together] == [4, 4]
+    assert len(again) == 8
+
+
+def test_in_company_a_node_that_had_its_share_pauses_and_alone_it_does_not() -> None:
+    scheduler: Scheduler[str] = Scheduler(limits(node_share=0.1, node_jobs=100))
+    for index in range(20):
+        scheduler.submit(job(f"noisy{index}", node="noisy"))
+    for now in (0.0, 0.3):
+        assert scheduler.next_batch(now)
+        scheduler.observe(4, 0.3)
+    for index in range(9):
+        scheduler.submit(job(f"q{index}", node=f"quiet{index}"))
+    batches = []
+    for now in (0.6, 0.7, 0.8):
+        batches.append(scheduler.next_batch(now))
+        scheduler.observe(4, 0.1)
+
+    assert all(each.node != "noisy" for batch in batches for each in batch)
+    assert scheduler.next_batch(0.9) == []
+    assert 0.1 < (scheduler.pause_s or 0) < 3
+    assert names(scheduler.next_batch(0.9 + (scheduler.pause_s or 0)))[0] == "noisy8"
+
+
+def test_a_job_that_waited_long_goes_before_all_that_came_later() -> None:
+    scheduler: Scheduler[str] = Scheduler(limits(aging_s=2, batch_spans=1))
+    scheduler.submit(job("patient", arrived=0, deadline=60))
+    ran = []
+    for now in range(5):
+        scheduler.submit(job(f"urgent{now}", arrived=now, deadline=now + 0.5))
+        ran += names(scheduler.next_batch(0))
+
+    assert ran == ["urgent0", "urgent1", "patient", "urgent2", "urgent3"]
 
 
 def test_waiting_nodes_get_equal_tokens_up_to_the_quantum() -> None:
@@ -93,7 +154,7 @@ def test_waiting_nodes_get_equal_tokens_up_to_the_quantum() -> None:
         for node, deadline in (("a", 0.0), ("b", 50.0), ("c", 99.0)):
             scheduler.submit(job(f"{node}{index}", node=node, deadline=deadline))
 
-    served = Counter(each.node for _ in range(30) for each in scheduler.next_batch())
+    served = Counter(each.node for _ in range(30) for each in scheduler.next_batch(0))
 
     assert max(served.values()) - min(served.values()) <= 4 + 1
 
@@ -103,25 +164,71 @@ def test_a_node_that_comes_back_does_not_claim_the_time_it_was_away() -> None:
     for index in range(200):
         scheduler.submit(job(f"a{index}", node="a", deadline=5))
     for _ in range(20):
-        scheduler.next_batch()
+        scheduler.next_batch(0)
     for index in range(100):
         scheduler.submit(job(f"b{index}", node="b", deadline=5))
 
-    served = Counter(each.node for _ in range(10) for each in scheduler.next_batch())
+    served = Counter(each.node for _ in range(10) for each in scheduler.next_batch(0))
 
     assert served[NodeId("a")] >= 15
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    scheduler: Scheduler[str] = Scheduler(limits(jobs=2))
-    scheduler.observe(tokens=100, seconds=1.0)
-    scheduler.submit(job("a", tokens=50))
-    scheduler.submit(job("b", tokens=50))
+def seasoned(**changes: float) -> Scheduler[str]:
+    """A scheduler that has seen forwards of 0.1 s and 0.01 s a token."""
+    scheduler: Scheduler[str] = Scheduler(limits(**changes))
+    for tokens in (1, 8) * 20:
+        scheduler.observe(tokens, 0.1 + 0.01 * tokens)
+    return scheduler
 
-    with pytest.raises(QueueFullError) as refusal:
+
+def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    scheduler = seasoned(jobs=2)
+    scheduler.submit(job("a", tokens=8))
+    scheduler.submit(job("b", tokens=8))
+
+    with pytest.raises(AdmissionError, match="hub's queue") as refusal:
         scheduler.submit(job("c"))
 
-    assert refusal.value.retry_after_s == pytest.approx(1.0)
+    assert refusal.value.retry_after_s == pytest.approx(2 * 0.1 + 16 * 0.01, rel=0.05)
+
+
+def test_a_job_that_would_be_late_is_refused_with_the_time_it_lacks() -> None:
+    scheduler = seasoned(quantum=100)
+    for index in range(10):
+        scheduler.submit(job(f"a{index}", tokens=8))
+
+    with pytest.raises(AdmissionError, match="would be late") as refusal:
+        scheduler.submit(job("late", arrived=50, deadline=51))
+    scheduler.submit(job("early", arrived=50, deadline=52.1))
+
+    assert refusal.value.retry_after_s == pytest.approx(11 * 0.1 + 81 * 0.01 - 1, rel=0.05)
+
+
+def test_a_request_of_many_forwards_is_held_against_its_deadline_as_a_whole() -> None:
+    scheduler = seasoned()
+    scheduler.submit(job("other", node="b"))
+
+    with pytest.raises(AdmissionError, match="would be late"):
+        scheduler.submit(job("opening", forwards=20, arrived=0, deadline=2))
+    scheduler.submit(job("opening", forwards=20, arrived=0, deadline=3.5))
+
+
+def test_an_idle_engine_takes_what_it_forecasts_to_be_late() -> None:
+    scheduler = seasoned()
+
+    scheduler.submit(job("a", arrived=0, deadline=0.01))
+
+    assert names(scheduler.next_batch(0)) == ["a"]
+
+
+def test_a_flood_of_one_node_hardly_moves_the_forecast_of_another() -> None:
+    scheduler = seasoned(jobs=2000, node_jobs=1000)
+    quiet = job("quiet", node="quiet")
+    before = scheduler.predict(quiet)
+    for index in range(1000):
+        scheduler.submit(job(f"noisy{index}", node="noisy", deadline=1e9))
+
+    assert scheduler.predict(quiet) == pytest.approx(before + 0.01 * (1 + 4), rel=0.05)
 
 
 def test_one_node_fills_only_its_own_part_of_the_queue() -> None:
@@ -129,7 +236,7 @@ def test_one_node_fills_only_its_own_part_of_the_queue() -> None:
     scheduler.submit(job("a1", node="a"))
     scheduler.submit(job("a2", node="a"))
 
-    with pytest.raises(QueueFullError, match="node's"):
+    with pytest.raises(AdmissionError, match="node's"):
         scheduler.submit(job("a3", node="a"))
 
     scheduler.submit(job("b1", node="b"))
@@ -144,7 +251,7 @@ def test_a_cancelled_session_leaves_nothing_behind() -> None:
     cancelled = scheduler.cancel("s")
 
     assert cancelled == ["one", "two"]
-    assert (len(scheduler), scheduler.waiting_tokens, scheduler.next_batch()) == (0, 0, [])
+    assert (len(scheduler), scheduler.waiting_tokens, scheduler.next_batch(0)) == (0, 0, [])
 
 
 @given(
@@ -168,7 +275,7 @@ def test_every_job_runs_once_and_no_batch_is_over_its_bounds(
 
     ran = []
     while len(scheduler):
-        batch = scheduler.next_batch()
+        batch = scheduler.next_batch(0)
         assert batch
         assert len(batch) == 1 or sum(each.tokens for each in batch) <= 8
         assert len(batch) <= 4

@@ -83,6 +83,15 @@ def test_a_slot_forgets_its_last_picture(model: CloudModel) -> None:
     np.testing.assert_array_equal(again, fresh.run([span(0, TOKENS[:4], begins=True)])[0])
 
 
+def test_what_is_no_number_in_a_slot_ends_with_its_picture(model: CloudModel) -> None:
+    used, fresh = TorchRunner(model, 2), TorchRunner(model, 1)
+    used._cache.cells.fill_(float("nan"))
+
+    again = used.run([span(0, TOKENS[:4], begins=True)])[0]
+
+    np.testing.assert_array_equal(again, fresh.run([span(0, TOKENS[:4], begins=True)])[0])
+
+
 def test_a_feature_moves_the_logits_and_zeros_do_not(model: CloudModel) -> None:
     runner = TorchRunner(model, 1)
     plain = Span(0, 0, run_of(TOKENS), 3.0, True, (3,))

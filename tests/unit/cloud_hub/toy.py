@@ -47,6 +47,7 @@ class ToyRunner:
     batches: list[list[Span]] = field(default_factory=list)
     captions: dict[int, tuple[int, ...]] = field(default_factory=dict)
     fails: int = 0
+    poisoned: int | None = None  # a slot whose logits are no numbers
 
     def __post_init__(self) -> None:
         self.tokens = np.full((self.slots, self.positions), -7, np.int64)
@@ -73,7 +74,8 @@ class ToyRunner:
         self.tokens[span.slot, span.start : end] = span.run.tokens
         self.features[span.slot, span.start : end] = span.run.features
         rows += [self._logits(span, position) for position in range(span.start + 1, end + 1)]
-        return np.stack(rows)
+        logits = np.stack(rows)
+        return logits * np.nan if span.slot == self.poisoned else logits
 
     def _logits(self, span: Span, position: int) -> Logits:
         tokens = self.tokens[span.slot, :position]

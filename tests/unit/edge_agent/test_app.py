@@ -275,7 +275,9 @@ async def test_a_picture_that_the_device_finished_alone_is_corrected_when_the_cl
         toy_cloud(broker) as cloud,
         running(broker, settings(tmp_path), device) as client,  # another start
     ):
-        await cloud.transport.publish(topics.HUB_STATE, encode(HUB_UP), qos=1, retain=True)
+        await cloud.transport.publish(
+            topics.hub_state(HUB_UP.worker), encode(HUB_UP), qos=1, retain=True
+        )
         async with asyncio.timeout(20):
             while (await asyncio.to_thread(client.pictures))[0]["state"] == "waiting":
                 await asyncio.sleep(0.02)
