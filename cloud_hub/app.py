@@ -1,9 +1,9 @@
-"""The hub's composition: what `cloud_hub serve` and the simulations run."""
+"""The hub's composition: what `cloud_hub serve`, `cloud_hub worker` and the simulations run."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -42,21 +42,27 @@ from fleet.transport.base import Transport
 log = get_logger(__name__)
 
 _GOODBYE_S = 5.0
+_WORKERS = 256  # statuses of workers not yet looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """What a worker needs beside its link: a model, a database and a name."""
+    """What a worker needs beside its link: a model and a name, and a database if it records."""
 
     identity: presence.Identity
     service: Service
     runner: Runner
     codes: Codes
-    database: Database
+    database: Database | None
+
+    def close(self) -> None:
+        """Closes the database."""
+        if self.database is not None:
+            self.database.close()
 
 
 def open_hub(settings: HubSettings) -> Hub:
-    """Loads the model and opens the database; blocks for a second or two. Close the database.
+    """Loads the model and opens the database; blocks for a second or two. Close the hub.
 
     Raises:
         BundleError: The cloud model is incomplete, of another format, or not its bundle's.
@@ -72,6 +78,15 @@ def open_hub(settings: HubSettings) -> Hub:
         raise
 
 
+def open_worker(settings: HubSettings) -> Hub:
+    """Loads the model for a worker that verifies and leaves records to others.
+
+    Raises:
+        BundleError, InvalidInputError: As `open_hub`.
+    """
+    return _load(settings, None)
+
+
 async def serve(
     settings: HubSettings,
     transport: Transport,
@@ -79,30 +94,19 @@ async def serve(
     *,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Verifies, records and follows nodes until cancelled; `ready` is called when all listens."""
-    notices = Notices(time.monotonic)
-    version = hub.identity.cloud_version
-    checks = SpotChecks(settings.engine.check_share, hub.codes, version, notices)
+    """Works until cancelled; `ready` is called when all listens.
+
+    Every worker verifies; one with a database also records, checks and follows nodes.
+    """
     engine = _engine(settings.engine, hub.runner)
-    engine.watch = checks.watch
-    store: dict[str, Any] = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
-    requests = (topics.OPENS, topics.requests_to(hub.identity.worker))
-    queue = settings.store.queue
-    async with (
-        transport.subscribe(*requests, qos=0, limit=settings.engine.inbox) as asked,
-        transport.subscribe(topics.RECORDS, qos=1, limit=queue) as records,
-        transport.subscribe(topics.NODE_STATES, qos=1, limit=queue) as states,
-    ):
-        intake = Intake(transport, engine, hub.service, notices)
-        work = {
-            "engine": engine.run(),
-            "intake": intake.run(asked),
-            "recording": recording.record(transport, records, hub.database, notices, **store),
-            "spot checks": checks.run(hub.database),
-            "nodes": nodes.follow(states, hub.database, notices, **store),
-            "presence": presence.announce(transport, hub.identity),
-            "counters": _report(engine, notices, settings.log.counters_s),
-        }
+    notices = Notices(time.monotonic)
+    async with contextlib.AsyncExitStack() as stack:
+        work = await _verify(settings, transport, hub, engine, notices, stack)
+        if hub.database is not None:
+            checks = _checks(settings, hub, notices)
+            engine.watch = checks.watch
+            work["spot checks"] = checks.run(hub.database)
+            work |= await _record(settings, transport, hub.database, notices, stack)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, coroutine in work.items():
@@ -115,7 +119,60 @@ async def serve(
             log.info("engine", **engine.counters.summary(), notices=dict(notices.counts))
 
 
-def _load(settings: HubSettings, database: Database) -> Hub:
+Work = dict[str, Coroutine[Any, Any, None]]
+
+
+async def _verify(  # the parts of a worker
+    settings: HubSettings,
+    transport: Transport,
+    hub: Hub,
+    engine: Engine,
+    notices: Notices,
+    stack: contextlib.AsyncExitStack,
+) -> Work:
+    requests = (topics.OPENS, topics.requests_to(hub.identity.worker))
+    asked = await stack.enter_async_context(
+        transport.subscribe(*requests, qos=0, limit=settings.engine.inbox)
+    )
+    workers = await stack.enter_async_context(
+        transport.subscribe(topics.HUB_STATES, qos=1, limit=_WORKERS)
+    )
+    return {
+        "engine": engine.run(),
+        "intake": Intake(transport, engine, hub.service, notices).run(asked),
+        "presence": presence.announce(transport, hub.identity),
+        "other workers": presence.tidy(transport, workers, hub.identity),
+        "counters": _report(engine, notices, settings.log.counters_s),
+    }
+
+
+def _checks(settings: HubSettings, hub: Hub, notices: Notices) -> SpotChecks:
+    share, version = settings.engine.check_share, hub.identity.cloud_version
+    return SpotChecks(share, hub.codes, version, notices)
+
+
+async def _record(
+    settings: HubSettings,
+    transport: Transport,
+    database: Database,
+    notices: Notices,
+    stack: contextlib.AsyncExitStack,
+) -> Work:
+    store: dict[str, Any] = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
+    queue = settings.store.queue
+    records = await stack.enter_async_context(
+        transport.subscribe(topics.RECORDS, qos=1, limit=queue)
+    )
+    states = await stack.enter_async_context(
+        transport.subscribe(topics.NODE_STATES, qos=1, limit=queue)
+    )
+    return {
+        "recording": recording.record(transport, records, database, notices, **store),
+        "nodes": nodes.follow(states, database, notices, **store),
+    }
+
+
+def _load(settings: HubSettings, database: Database | None) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
     from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
     from fleet.models.linked import is_linked, linked_tokenizer, load_linked

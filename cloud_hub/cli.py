@@ -1,5 +1,6 @@
 """The command line of the hub."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from fleet.process import command_errors, run_until_signal
 if TYPE_CHECKING:
     from cloud_hub.app import Hub
     from cloud_hub.settings import HubSettings
+    from fleet.transport.broker import BrokerSettings
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +35,18 @@ def serve(config: Path | None) -> None:
     ./ciar-hub and serves the models that are shipped.
     """
     run_until_signal(_serve(_settings(config)))
+
+
+@main.command()
+@config_option
+@command_errors
+def worker(config: Path | None) -> None:
+    """Answer devices beside a hub that runs already, here or on another machine.
+
+    Needs the hub's broker (broker.host; by default the trial broker on this machine) and models,
+    and no database: records stay with `cloud_hub serve`.
+    """
+    run_until_signal(_work(_settings(config)))
 
 
 @main.command()
@@ -128,22 +142,32 @@ def _settings(config: Path | None) -> "HubSettings":
 
 
 async def _serve(settings: "HubSettings") -> None:
-    import asyncio
     from contextlib import AsyncExitStack
 
     from cloud_hub import app
     from fleet.transport.embedded import embedded_broker
-    from fleet.transport.mqtt import connect
 
     async with AsyncExitStack() as stack:
         broker = settings.broker
         if not settings.has_broker:  # first, since a port in use is the likeliest trouble
             broker = await stack.enter_async_context(embedded_broker(settings.broker.port))
         hub = await asyncio.to_thread(app.open_hub, settings)
-        stack.callback(hub.database.close)
-        transport = await stack.enter_async_context(
-            connect(broker, client_id=f"hub-{hub.identity.worker}", will=hub.identity.will)
-        )
+        stack.callback(hub.close)
+        await _run(settings, hub, broker)
+
+
+async def _work(settings: "HubSettings") -> None:
+    from cloud_hub import app
+
+    await _run(settings, await asyncio.to_thread(app.open_worker, settings), settings.broker)
+
+
+async def _run(settings: "HubSettings", hub: "Hub", broker: "BrokerSettings") -> None:
+    from cloud_hub import app
+    from fleet.transport.mqtt import connect
+
+    identity = hub.identity
+    async with connect(broker, client_id=f"hub-{identity.worker}", will=identity.will) as transport:
 
         def ready() -> None:
             for line in _introduction(hub, settings, broker.address):
@@ -153,13 +177,15 @@ async def _serve(settings: "HubSettings") -> None:
 
 
 def _introduction(hub: "Hub", settings: "HubSettings", address: str) -> list[str]:
-    identity, slots = hub.identity, hub.runner.slots
+    identity, database = hub.identity, hub.database
     trial = "" if settings.has_broker else " (trial broker: this machine only, no passwords)"
+    memory = f"{settings.engine.cache_mib} MiB of KV cache"
+    records = "left to `cloud_hub serve`" if database is None else database.name
     return [
         f"cloud hub {identity.hub_version}, worker {identity.worker}",
         f"  broker    {address}{trial}",
-        f"  database  {hub.database.name}",
+        f"  database  {records}",
         f"  models    {identity.family}, cloud model {identity.cloud_version}",
-        f"  engine    {slots} pictures at a time in {settings.engine.cache_mib} MiB of KV cache",
+        f"  engine    {hub.runner.slots} pictures at a time in {memory}",
         "ready; stop with Ctrl-C",
     ]

@@ -28,7 +28,8 @@ class Surroundings:
     worker_is_down: Callable[[WorkerId], None]
     link_is_up: bool = False
     link_since: float = field(default_factory=time.time)
-    hub: HubStatus | None = None
+    hub: HubStatus | None = None  # a worker that is up, else the last one heard of
+    workers: dict[WorkerId, HubStatus] = field(default_factory=dict)  # those that are up
     hub_since: float = field(default_factory=time.time)
 
     async def run(self, transport: Transport) -> None:
@@ -41,11 +42,14 @@ class Surroundings:
         """Takes a hub's status; anything else is not for here."""
         if not isinstance(message, HubStatus):
             return
-        was_up = self.hub is not None and self.hub.up
-        self.hub = message
-        if not message.up:
+        was_up = bool(self.workers)
+        if message.up:
+            self.workers[message.worker] = message
+        else:
+            self.workers.pop(message.worker, None)
             self.worker_is_down(message.worker)
-        if message.up != was_up:
+        self.hub = next(iter(self.workers.values()), message)
+        if self.hub.up != was_up:
             self.hub_since = time.time()
             self.announce(
                 f"hub {message.worker} is up: {message.family}, cloud model {message.cloud_version}"
@@ -66,6 +70,7 @@ class Surroundings:
             await transport.wait_connected()
             self._link(True, f"connected to the broker at {self.broker}")
             await transport.wait_connected(False)
+            self.workers.clear()  # a worker that goes meanwhile is not heard
             self._link(
                 False,
                 f"the link to the broker at {self.broker} is down: connecting again; pictures"
@@ -73,15 +78,18 @@ class Surroundings:
             )
 
     async def _follow_hub(self, transport: Transport) -> None:
-        async with transport.subscribe(topics.HUB_STATE, qos=1, limit=HUB_STATUS_LIMIT) as arrivals:
+        states = transport.subscribe(topics.HUB_STATES, qos=1, limit=HUB_STATUS_LIMIT)
+        async with states as arrivals:
             async for inbound in arrivals:
-                try:
-                    message = decode(inbound.payload)
-                except ProtocolError as error:
-                    log.warning("hub status dropped", reason=str(error))
-                else:
-                    self.take(message)
+                if inbound.payload:  # an empty one clears the word of a worker long gone
+                    self._read(inbound.payload)
                 inbound.ack()
+
+    def _read(self, payload: bytes) -> None:
+        try:
+            self.take(decode(payload))
+        except ProtocolError as error:
+            log.warning("hub status dropped", reason=str(error))
 
     def _link(self, is_up: bool, sentence: str) -> None:
         self.link_is_up, self.link_since = is_up, time.time()
@@ -92,10 +100,7 @@ class Surroundings:
         return 0.0 if self.link_is_up else max(0.0, time.time() - self.link_since)
 
     def hub_absent_s(self, heard_at: float) -> float:
-        """For how long there has been no sign of a hub; 0 while one is up.
-
-        Of several hubs the last one to come or go is known, so an answer counts as a sign too.
-        """
+        """For how long there has been no sign of a hub, an answer included; 0 while one is up."""
         if self.hub is not None and self.hub.up:
             return 0.0
         return max(0.0, time.time() - max(self.hub_since, heard_at))

@@ -170,7 +170,7 @@ async def _hub(case: Case, models: Path, folder: Path, broker: MemoryBroker) -> 
         finally:
             task.cancel()
             await asyncio.wait([task])
-            hub.database.close()
+            hub.close()
 
 
 def _stand_in(hub: Hub, pair: Pair) -> Hub:

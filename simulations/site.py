@@ -57,16 +57,14 @@ def broker(site: Site) -> Iterator[Program]:
 @contextmanager
 def hub(site: Site) -> Iterator[Program]:
     """A hub that listens; leaving the context stops it."""
-    settings = {
-        "CLOUD_HUB_DATA_DIR": str(site.folder / "state" / "hub"),
-        "CLOUD_HUB_BROKER__PORT": str(site.port),
-        **site.hub_settings,
-    }
-    if not site.own_broker:
-        settings["CLOUD_HUB_BROKER__HOST"] = "127.0.0.1"
-    if site.models is not None:
-        settings["CLOUD_HUB_MODEL"] = str(site.models / CLOUD_FOLDER)
-    with _started(site, "hub", ["cloud_hub", "serve"], settings) as running:
+    with _started(site, "hub", ["cloud_hub", "serve"], _hub_settings(site)) as running:
+        yield running
+
+
+@contextmanager
+def worker(site: Site, name: str = "worker") -> Iterator[Program]:
+    """One more worker beside a hub that listens."""
+    with _started(site, name, ["cloud_hub", "worker"], _hub_settings(site)) as running:
         yield running
 
 
@@ -103,6 +101,19 @@ def wait_for_hub(site: Site, node: str, agent: Program, deadline: float) -> None
             return False
 
     agent.wait_for("see the hub", sees_hub, deadline)
+
+
+def _hub_settings(site: Site) -> dict[str, str]:
+    settings = {
+        "CLOUD_HUB_DATA_DIR": str(site.folder / "state" / "hub"),
+        "CLOUD_HUB_BROKER__PORT": str(site.port),
+        **site.hub_settings,
+    }
+    if not site.own_broker:
+        settings["CLOUD_HUB_BROKER__HOST"] = "127.0.0.1"
+    if site.models is not None:
+        settings["CLOUD_HUB_MODEL"] = str(site.models / CLOUD_FOLDER)
+    return settings
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from fleet.errors import ProtocolError
 from fleet.ids import BootId, NodeId, WorkerId
 
 ROOT = "fleet/v1"
-HUB_STATE = f"{ROOT}/hub/state"  # retained: HubStatus, birth and last will
+HUB_STATES = f"{ROOT}/hub/+/state"  # retained: HubStatus of every worker
 
 # What a hub worker subscribes to. Each filter has a group of its own: rumqttd keeps one cursor a
 # group name, and skips payloads where two filters share it.
@@ -12,6 +12,11 @@ OPENS = f"$share/hub-opens/{ROOT}/d/+/rq/any"  # any worker: GenerationOpen
 RECORDS = f"$share/hub-records/{ROOT}/d/+/record"  # any worker: GenerationRecord, QoS 1
 NODE_STATES = f"{ROOT}/d/+/state"  # retained: NodeStatus
 ROUND_REPLIES = f"{ROOT}/d/+/round"  # whoever runs rounds: RoundReply, QoS 1
+
+
+def hub_state(worker: WorkerId) -> str:
+    """Retained: a worker's birth and last will; empty once it is long gone."""
+    return f"{ROOT}/hub/{worker}/state"
 
 
 def requests_to(worker: WorkerId) -> str:

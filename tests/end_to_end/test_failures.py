@@ -14,7 +14,7 @@ from edge_agent.answer import Made, Step
 from edge_agent.client import EdgeClient
 from fleet.decoding.accept import Policy, device_only, verify_all
 from simulations.processes import Program
-from simulations.site import Site, device, hub, wait_for_hub
+from simulations.site import Site, device, hub, wait_for_hub, worker
 from tests.end_to_end.conftest import PATIENT
 from tests.end_to_end.records import rows, story
 from tests.end_to_end.reference import bundle, reference
@@ -86,6 +86,26 @@ def test_a_hub_killed_at_any_token_changes_no_picture_and_loses_no_record(
     np.testing.assert_array_equal(made.image, expected.image)
     np.testing.assert_array_equal(again.image, expected.image)
     assert sorted(stored) == sorted([made.generation_id, again.generation_id])
+
+
+@pytest.mark.usefixtures("own_broker")
+def test_a_worker_that_dies_hands_its_pictures_to_another(site: Site, models: Path) -> None:
+    prefix = bundle(models).manifest.prefix_tokens
+    expected = reference(models, CAPTION, SEED, verify_all(), prefix)
+
+    with mortal_hub(site) as mortal, worker(site) as other, device(site, "tablet", **PATIENT):
+        # Whichever of the two has the picture, one of the deaths meets it.
+        steps = iter((mortal.crash, other.kill))
+        made = EdgeClient(site.state("tablet")).generate(
+            CAPTION,
+            seed=SEED,
+            policy="verify-all",
+            on_step=at_tokens([60, 150], lambda: next(steps)()),
+        )
+
+    assert (made.fallback, made.unverified) == ("", 0)
+    assert made.reopened >= 1
+    np.testing.assert_array_equal(made.image, expected.image)
 
 
 @pytest.mark.usefixtures("own_broker")

@@ -22,7 +22,8 @@ PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("fleet/**/*.md")]
 
 NODE, BOOT, WORKER = NodeId("{node}"), BootId("{boot}"), WorkerId("{worker}")
 TOPICS = [
-    topics.HUB_STATE,
+    topics.HUB_STATES,
+    topics.hub_state(WORKER),
     topics.OPENS,
     topics.RECORDS,
     topics.NODE_STATES,

@@ -18,13 +18,17 @@ from fleet.transport.memory import MemoryBroker, MemoryTransport
 from tests.unit.cloud_hub.toy import CODES, POSITIONS, VOCAB, ToyRunner
 
 WORKER = WorkerId("w1")
+PATIENCE_S = 45  # of a machine that does something else
 VOCABULARY = CaptionVocabulary((PAD, UNKNOWN, "heart", "red"))
 
 
-def make_hub(database: Database, runner: ToyRunner | None = None) -> app.Hub:
+def make_hub(
+    database: Database | None, runner: ToyRunner | None = None, worker: str = WORKER
+) -> app.Hub:
     """A worker that serves the toy."""
-    identity = presence.Identity(WORKER, BootId(new_id()), "toy", ModelVersion("v1"), "0.1.0")
-    service = Service(WORKER, "toy", ModelVersion("v1"), POSITIONS, VOCAB, VOCABULARY)
+    name = WorkerId(worker)
+    identity = presence.Identity(name, BootId(new_id()), "toy", ModelVersion("v1"), "0.1.0")
+    service = Service(name, "toy", ModelVersion("v1"), POSITIONS, VOCAB, VOCABULARY)
     return app.Hub(identity, service, runner or ToyRunner(), CODES, database)
 
 
@@ -44,7 +48,7 @@ async def serving(
             app.serve(settings, transport, hub, ready=is_ready.set), name="hub"
         )
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await is_ready.wait()
             yield transport
         finally:
@@ -67,7 +71,7 @@ class Device:
 
     async def read(self) -> Message:
         """The next message of the inbox."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             inbound = await anext(self.inbox)
         message: Message = decode(inbound.payload)  # type: ignore[attr-defined]
         return message

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, text
 from cloud_hub.store.checks import checked_pictures
 from cloud_hub.store.database import Database
 from cloud_hub.store.tables import CheckSumRow, GenerationRow, NodeRow, RejectedRecordRow
-from fleet.ids import NodeId
+from fleet.ids import NodeId, WorkerId
 from fleet.protocol import topics
 from fleet.protocol.arrays import pack_mask, unpack_tokens
 from fleet.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
@@ -25,7 +25,7 @@ from fleet.protocol.messages import (
     VerifyResponse,
 )
 from fleet.transport.memory import MemoryBroker
-from tests.integration.cloud_hub.hub import WORKER, joined, make_hub, serving
+from tests.integration.cloud_hub.hub import PATIENCE_S, WORKER, joined, make_hub, serving
 from tests.unit.cloud_hub.records import open_message, record, status, verify_message
 from tests.unit.cloud_hub.toy import VOCAB, ToyRunner, cloud_only
 
@@ -51,7 +51,7 @@ def count(database: Database, row: type[Any]) -> int:
 
 
 async def until_stored(database: Database, row: type[Any], wanted: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(count, database, row) < wanted:
             await asyncio.sleep(0.01)
 
@@ -188,7 +188,7 @@ async def test_the_hub_says_that_it_is_there_and_that_it_leaves(lite: Database) 
     broker = MemoryBroker()
     async with (
         broker.connect("watcher") as watcher,
-        watcher.subscribe(topics.HUB_STATE, qos=1, limit=9) as states,
+        watcher.subscribe(topics.HUB_STATES, qos=1, limit=9) as states,
     ):
         async with serving(broker, make_hub(lite)) as transport:
             born = decode((await anext(states)).payload)
@@ -203,6 +203,54 @@ async def test_the_hub_says_that_it_is_there_and_that_it_leaves(lite: Database) 
     words: list[HubStatus] = [born, lost, back, left]
     assert [word.up for word in words] == [True, False, True, False]
     assert {word.worker for word in words} == {WORKER}
+
+
+async def test_workers_speak_for_themselves_and_clear_what_the_gone_ones_left(
+    lite: Database,
+) -> None:
+    broker = MemoryBroker()
+    first, second = make_hub(lite), make_hub(None, worker="w2")
+    async with (
+        serving(broker, first),
+        serving(broker, second) as other,
+        broker.connect("watcher") as watcher,
+        watcher.subscribe(topics.HUB_STATES, qos=1, limit=9) as states,
+    ):
+        seen = {(await anext(states)).topic for _ in range(2)}
+        broker.cut(other.client_id)
+        lost = await anext(states)
+        async with serving(broker, make_hub(None, worker="w3")):
+            later = [await anext(states) for _ in range(2)]
+
+    assert seen == {topics.hub_state(WORKER), topics.hub_state(WorkerId("w2"))}
+    assert (lost.topic, decode(lost.payload).up) == (topics.hub_state(WorkerId("w2")), False)
+    assert {(each.topic, bool(each.payload)) for each in later} == {
+        (topics.hub_state(WorkerId("w2")), False),
+        (topics.hub_state(WorkerId("w3")), True),
+    }
+
+
+async def test_a_worker_without_a_database_verifies_and_leaves_records_to_others(
+    lite: Database,
+) -> None:
+    right = cloud_only(CAPTION, 7)
+    broker = MemoryBroker()
+    async with (
+        serving(broker, make_hub(None, worker="w2")),
+        joined(broker) as device,
+    ):
+        opened = await device.ask(OPEN, open_message())
+        verified = await device.ask(
+            topics.pinned_request(NODE, WorkerId("w2")), verify_message(right[3:6])
+        )
+        await device.send(RECORD, record(), qos=1)
+        async with serving(broker, make_hub(lite)):
+            await device.send(RECORD, record(), qos=1)
+            await until_stored(lite, GenerationRow, 1)
+
+    assert isinstance(opened, GenerationOpened)
+    assert opened.worker == "w2"
+    assert isinstance(verified, VerifyResponse)
 
 
 async def test_nodes_are_known_by_their_retained_states(lite: Database) -> None:

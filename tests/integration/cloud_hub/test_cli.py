@@ -236,7 +236,7 @@ async def test_a_hub_without_configuration_serves_records_and_leaves(
     async with (
         connect(BrokerSettings(port=port), client_id="n1") as device,
         device.subscribe(topics.inbox(node, boot), qos=0, limit=9) as inbox,
-        device.subscribe(topics.HUB_STATE, qos=1, limit=9) as states,
+        device.subscribe(topics.HUB_STATES, qos=1, limit=9) as states,
     ):
         asked = open_message(boot_id=boot, family="tiny", caption=CAPTION, prefix_tokens=2)
         await device.publish(topics.open_request(node), encode(asked), qos=0)

@@ -1,5 +1,6 @@
 """Models that people bring: added, described, served, and refused when they are wrong."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def served(work: Path, name: str) -> app.Hub:
 
 async def opened(hub: app.Hub, **changes: Any) -> Any:
     broker = MemoryBroker()
-    with hub.database:
+    with closing(hub):
         async with serving(broker, hub) as _, joined(broker) as device:
             message = open_message(family=hub.identity.family, **changes)
             return await device.ask(topics.open_request(NODE), message)

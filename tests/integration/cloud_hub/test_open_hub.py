@@ -52,15 +52,15 @@ def test_the_memory_for_the_cache_gives_the_pictures_at_a_time(tmp_path: Path) -
     # 2 rows x 2 layers x (keys, values) x 32 wide x 32 cells x 4 bytes
     assert hub.runner.slots == (8 << 20) // (2 * 2 * 2 * 32 * 32 * 4)
     assert (hub.service.positions, hub.identity.family) == (16, "tiny")
-    hub.database.close()
+    hub.close()
 
 
 def test_a_cloud_model_that_is_not_its_bundles_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path / CLOUD_FOLDER)
     right = open_hub(settings(tmp_path))
     write_device(tmp_path, right.identity.cloud_version)
-    open_hub(settings(tmp_path)).database.close()
-    right.database.close()
+    open_hub(settings(tmp_path)).close()
+    right.close()
     (tmp_path / CLOUD_FOLDER / "captions.json").write_text('{"words": ["<pad>", "<unk>"]}')
 
     with pytest.raises(BundleError, match="the bundle beside it was made with"):

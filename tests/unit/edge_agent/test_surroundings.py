@@ -40,6 +40,20 @@ def test_a_hub_that_goes_is_told_once_with_its_worker() -> None:
     assert ["w1", "w1"] == gone
 
 
+def test_of_two_workers_one_may_go_and_the_hub_is_still_up() -> None:
+    lines: list[str] = []
+    gone: list[str] = []
+    seen = around(lines, gone)
+
+    for worker, up in (("w1", True), ("w2", True), ("w1", False)):
+        seen.take(hub_status(up=up, worker=worker))
+
+    assert ["w1"] == gone
+    assert seen.hub is not None
+    assert ("w2", True) == (seen.hub.worker, seen.hub.up)
+    assert ["hub w1 is up: toy, cloud model c"] == lines
+
+
 @pytest.mark.parametrize(
     ("link_is_up", "hub", "advice"),
     [
@@ -75,8 +89,10 @@ async def test_a_hub_status_that_is_no_message_of_ours_is_left_out() -> None:
     seen = around([], [])
     task = asyncio.create_task(seen.run(transport))
 
-    await hub.publish(topics.HUB_STATE, b"nonsense", qos=1, retain=True)
-    await hub.publish(topics.HUB_STATE, encode(hub_status(up=True)), qos=1, retain=True)
+    await hub.publish(topics.hub_state(WorkerId("w1")), b"nonsense", qos=1, retain=True)
+    await hub.publish(
+        topics.hub_state(WorkerId("w1")), encode(hub_status(up=True)), qos=1, retain=True
+    )
     async with asyncio.timeout(5):
         while seen.hub is None:
             await asyncio.sleep(0.01)

@@ -16,13 +16,14 @@ NODE, BOOT, WORKER = NodeId("node-1"), BootId("b0"), WorkerId("w0")
         (topics.OPENS, topics.open_request(NODE)),
         (topics.RECORDS, topics.record(NODE)),
         (topics.NODE_STATES, topics.node_state(NODE)),
+        (topics.HUB_STATES, topics.hub_state(WORKER)),
         (topics.requests_to(WORKER), topics.pinned_request(NODE, WORKER)),
         (topics.ROUND_REPLIES, topics.round_reply(NODE)),
     ],
 )
 def test_each_filter_of_the_hub_selects_its_topic_only(pattern: str, topic: str) -> None:
     others = {
-        topics.HUB_STATE,
+        topics.hub_state(WORKER),
         topics.open_request(NODE),
         topics.record(NODE),
         topics.node_state(NODE),
@@ -54,7 +55,8 @@ def test_every_topic_of_a_node_names_it(topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", [topics.HUB_STATE, "", "fleet/v1/d", "fleet/v1/d/n", "fleet/v1/d//x", "other/v1/d/n/x"]
+    "topic",
+    [topics.hub_state(WORKER), "", "fleet/v1/d", "fleet/v1/d/n", "fleet/v1/d//x", "other/v1/d/n/x"],
 )
 def test_a_topic_without_a_node_is_refused(topic: str) -> None:
     with pytest.raises(ProtocolError, match="names no node"):
