@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cloud_hub import nodes, presence, recording
+from cloud_hub import metrics, nodes, presence, recording
 from cloud_hub.engine.collect import Pace
 from cloud_hub.engine.loop import Engine
 from cloud_hub.engine.runner import Runner
@@ -101,6 +101,7 @@ async def serve(
     engine = _engine(settings.engine, hub.runner)
     notices = Notices(time.monotonic)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(metrics.exposed(engine, settings.metrics.host, settings.metrics.port))
         work = await _verify(settings, transport, hub, engine, notices, stack)
         if hub.database is not None:
             checks = _checks(settings, hub, notices)

@@ -78,6 +78,15 @@ class EngineSettings(Section):
     inbox: int = Field(default=4096, ge=1, description="arrived requests not yet looked at")
 
 
+class MetricsSettings(Section):
+    """Where Prometheus finds the engine's numbers."""
+
+    port: int | None = Field(
+        default=None, ge=1, le=65_535, description="HTTP port of /metrics; unset: none"
+    )
+    host: str = Field(default="127.0.0.1", description="address it listens on")
+
+
 class LogSettings(Section):
     """What is written to stderr."""
 
@@ -105,6 +114,7 @@ class HubSettings(Settings):
     broker: BrokerSettings = BrokerSettings()
     store: StoreSettings = StoreSettings()
     engine: EngineSettings = EngineSettings()
+    metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
     @property

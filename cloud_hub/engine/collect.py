@@ -76,15 +76,17 @@ class Collector:
         waiting = min(session.length - session.cached, self._pace.chunk)
         self._scheduler.resume(self._job(task, max(waiting, 1)))
 
-    def finish(self, task: Task) -> None:
-        """Forgets a request that is answered; its session is idle from now on, if nothing waits.
+    def finish(self, task: Task) -> float:
+        """Forgets a request that is answered; returns the seconds since its arrival.
 
         Idle time begins with the answer: else the sessions of a slow forward were the first to go.
         """
         task.session.waiting.pop(task.request.request_id, None)
         if self._opening.get(task.request.key) is task:
             del self._opening[task.request.key]
-        self._sessions.touch(task.session, self._clock())
+        now = self._clock()
+        self._sessions.touch(task.session, now)
+        return now - task.arrived
 
     def close(self, key: SessionKey) -> list[Task]:
         """Ends a session; returns the requests that waited for it."""

@@ -7,6 +7,7 @@ the scheduler picks from all that wait then.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from cloud_hub.engine.checks import Watch, ignore
 from cloud_hub.engine.collect import Collector, Pace
@@ -22,6 +23,16 @@ from cloud_hub.engine.steps import Reply, Task, plan
 Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 _LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds at one moment."""
+
+    jobs: int  # requests that wait for a forward
+    tokens: int  # of their next forwards
+    sessions: int
+    slots: int
 
 
 class Engine:
@@ -41,6 +52,7 @@ class Engine:
         self.counters = Counters()
         self.watch: Watch = ignore  # gets what a forward says of drafts, after its answers
         self._runner = runner
+        self._sessions = sessions
         self._scheduler = scheduler
         self._pace = pace
         self._clock = clock
@@ -58,6 +70,16 @@ class Engine:
     def close(self, key: SessionKey) -> None:
         """Ends a session for its device; its waiting requests are dropped."""
         self._collector.close(key)
+
+    @property
+    def load(self) -> Load:
+        """What it holds at this moment."""
+        return Load(
+            jobs=len(self._scheduler),
+            tokens=self._scheduler.waiting_tokens,
+            sessions=len(self._sessions),
+            slots=self._sessions.slots,
+        )
 
     async def run(self) -> None:
         """Works until cancelled; then the forward under way ends and is answered."""

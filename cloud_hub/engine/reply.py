@@ -36,8 +36,9 @@ class Replier:
         """Sends an answer; a result is kept for the request's repeats."""
         if isinstance(answer, Opened | Judged):
             task.session.remember(task.request.request_id, answer)
-        self._collector.finish(task)
+        seconds = self._collector.finish(task)
         self._counters.count(answer, task.request)
+        self._counters.timed(answer, seconds)
         await task.reply(answer)
 
     async def give_back(self, task: Task, retry_after_s: float) -> None:
