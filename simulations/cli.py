@@ -191,6 +191,17 @@ def agent(pictures: int, rtts: tuple[int, ...], shipped: bool, models: Path | No
     _figures(asyncio.run(work))
 
 
+@bench.command()
+@click.option("--nodes", default=200, show_default=True, type=click.IntRange(2))
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(1))
+@command_errors
+def rounds(nodes: int, rounds: int) -> None:
+    """Federated rounds of many nodes in one process: time, memory and bytes."""
+    from simulations.bench_rounds import bench as measure
+
+    _figures(measure(nodes=nodes, rounds=rounds))
+
+
 def _figures(rows: "Sequence[DataclassInstance]") -> None:
     """Prints equal dataclasses as a table, numbers with three digits."""
     from dataclasses import asdict

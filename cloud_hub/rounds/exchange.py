@@ -22,6 +22,7 @@ from fleet.transport.base import Inbound, Transport
 
 REPEAT_S = 10.0
 _GOODBYE_S = 2.0
+_SETTLE_S = 1.0
 ARRIVALS = 1024
 READY = "ready"  # the fact `training` of a node that can train
 MOST_NODES_BYTES = 64 << 20  # of unfinished answers, all together
@@ -100,10 +101,18 @@ class Exchange:
             await self._send(pending)
 
     async def wait_nodes(self, least: int) -> None:
-        """Returns when so many nodes are up and can train; the caller sets the deadline."""
-        while len(self.nodes) < least:
+        """Returns when so many nodes are up and can train, and for a second no other has come.
+
+        The caller sets the deadline.
+        """
+        while True:
             self._came.clear()
-            await self._came.wait()
+            try:
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._came.wait()
+            except TimeoutError:
+                if len(self.nodes) >= least:
+                    return
 
     # ── Out ───────────────────────────────────────────────────────────────────────────────
 

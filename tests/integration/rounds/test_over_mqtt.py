@@ -24,11 +24,13 @@ from fleet.federation.round import Task
 from fleet.federation.rounds import Rounds
 from fleet.ids import NodeId
 from tests.services import Mosquitto
-from tests.unit.federation.toy import PLAN, make_node, toy_head
+from tests.unit.federation.toy import PLAN as TOY_PLAN
+from tests.unit.federation.toy import make_node, toy_head
 
 ROOT = Path(__file__).parents[3]
 NODES = [NodeId(f"node-{letter}") for letter in "abc"]
 WAIT_S = 150.0
+PLAN = replace(TOY_PLAN, least_nodes=len(NODES), query_s=100.0, deadline_s=120.0)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -151,7 +153,7 @@ def test_a_killed_hub_goes_on_and_nobody_trains_again(tmp_path: Path, mosquitto:
 
 @pytest.mark.broker
 def test_a_killed_node_comes_back_into_the_round(tmp_path: Path, mosquitto: Mosquitto) -> None:
-    with fleet(tmp_path, mosquitto.port, replace(PLAN, deadline_s=120.0)) as running:
+    with fleet(tmp_path, mosquitto.port) as running:
         running.wait(lambda: any(line.startswith("1 train") for line in running.log("hub")))
         running.kill(NODES[1])
         running.start(NODES[1])
@@ -162,7 +164,7 @@ def test_a_killed_node_comes_back_into_the_round(tmp_path: Path, mosquitto: Mosq
 
 @pytest.mark.broker
 def test_a_killed_broker_costs_time_and_nothing_else(tmp_path: Path, mosquitto: Mosquitto) -> None:
-    with fleet(tmp_path, mosquitto.port, replace(PLAN, deadline_s=120.0)) as running:
+    with fleet(tmp_path, mosquitto.port) as running:
         running.wait(lambda: any(line.startswith("1 train") for line in running.log("hub")))
         mosquitto.stop(signal.SIGKILL)
         mosquitto.start()

@@ -1,0 +1,104 @@
+"""Federated rounds of many nodes in one process: time, memory and bytes, round by round.
+
+The nodes are stand-ins: a small head, and samples of a cloud that has moved away from it.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from fleet.federation.client_app import HEAD_FILE, app
+from fleet.federation.ledger import Commit, FolderLedger
+from fleet.federation.local_grid import LocalGrid
+from fleet.federation.plan import Plan
+from fleet.federation.round import Task
+from fleet.federation.rounds import Rounds
+from fleet.federation.samples import RingShape, SampleRing, Samples
+from fleet.models.head_weights import HeadWeights
+
+CODES, DIM, RANK, KEPT, SAMPLES = 64, 16, 8, 16, 100
+_SHAPE = RingShape("stand-in", DIM, CODES, KEPT, SAMPLES)
+_PAGES_MIB = 4096 / (1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """One round; processor time and memory are of the process with all nodes in it."""
+
+    round: int
+    outcome: str
+    used: int  # nodes
+    node_ms: float  # processor time a node
+    memory_mib: float  # resident, after the round
+    kb_down: float  # a node
+    kb_up: float  # a node
+    loss: float  # of the aggregate, on the nodes' held-out samples
+
+
+def bench(*, nodes: int, rounds: int) -> list[RoundCost]:
+    """Runs rounds one by one, as a hub would that is started anew for each."""
+    with TemporaryDirectory() as folder:
+        task = Task(_head())
+        ledger = FolderLedger(Path(folder) / "ledger")
+        with LocalGrid(app, {n: _node(Path(folder) / str(n), n) for n in range(nodes)}) as grid:
+            return [_measure(grid, task, ledger, number + 1) for number in range(rounds)]
+
+
+def _measure(grid: LocalGrid, task: Task, ledger: FolderLedger, number: int) -> RoundCost:
+    plan = Plan(rounds=number, rank=RANK, steps=2, least_samples=50, deadline_s=1800, query_s=600)
+    begin = time.process_time()
+    commit = Rounds(grid, task, plan, ledger).run()
+    spent_s = time.process_time() - begin
+    if commit is None:
+        raise AssertionError("a round that ended is in its ledger")
+    return _cost(commit, spent_s)
+
+
+def _cost(commit: Commit, spent_s: float) -> RoundCost:
+    used = [each for each in commit.participants if each.part == "used"]
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return RoundCost(
+        round=commit.number,
+        outcome=commit.outcome,
+        used=len(used),
+        node_ms=1e3 * spent_s / max(len(used), 1),
+        memory_mib=pages * _PAGES_MIB,
+        kb_down=float(np.mean([each.bytes_down for each in used])) / 1e3,
+        kb_up=float(np.mean([each.bytes_up for each in used])) / 1e3,
+        loss=commit.figures["loss_after"],
+    )
+
+
+def _head() -> HeadWeights:
+    rng = np.random.default_rng(0)
+    return HeadWeights(
+        rng.normal(size=(CODES, DIM)).astype(np.float32),
+        rng.normal(size=(RANK, DIM)).astype(np.float32),
+        np.zeros((CODES, RANK), np.float32),
+        np.zeros(CODES, np.float32),
+    )
+
+
+def _node(folder: Path, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    cloud = _head().center + rng.normal(size=(CODES, DIM), scale=0.5)
+    rng = np.random.default_rng((2, seed))
+    hidden = rng.normal(size=(SAMPLES, DIM)).astype(np.float16)
+    logits = hidden.astype(np.float64) @ cloud.T
+    log_law = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    codes = np.argsort(-log_law, axis=1)[:, :KEPT]
+    samples = Samples(
+        np.zeros(SAMPLES, np.uint64),
+        codes[:, 0].astype(np.uint16),
+        hidden,
+        hidden,
+        codes.astype(np.uint16),
+        np.take_along_axis(log_law, codes, axis=1).astype(np.float16),
+    )
+    SampleRing.create(folder, _SHAPE).append(samples)
+    _head().save(folder / HEAD_FILE)
+    return {"folder": str(folder)}
