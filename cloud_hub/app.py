@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cloud_hub import metrics, nodes, presence, recording
+from cloud_hub import caring, metrics, nodes, presence, recording
 from cloud_hub.engine.collect import Pace
 from cloud_hub.engine.loop import Engine
 from cloud_hub.engine.runner import Runner
@@ -107,6 +107,7 @@ async def serve(
             checks = _checks(settings, hub, notices)
             engine.watch = checks.watch
             work["spot checks"] = checks.run(hub.database)
+            work["care"] = caring.run(hub.database, settings.store)
             work |= await _record(settings, transport, hub.database, notices, stack)
         try:
             async with asyncio.TaskGroup() as group:

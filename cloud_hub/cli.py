@@ -131,6 +131,69 @@ def models_captions(captions: Path, text: Path, length: int, output: Path) -> No
 main.add_command(query)
 
 
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@config_option
+@command_errors
+def backup(file: Path, config: Path | None) -> None:
+    """Copy the database to a file; the hub may go on working."""
+    from cloud_hub.store import backup as copies
+
+    copies.backup(_settings(config).store_url, file)
+    click.echo(f"{file} holds the database; `cloud_hub restore` makes a new one of it")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@config_option
+@command_errors
+def restore(file: Path, config: Path | None) -> None:
+    """Make the database, which must be empty, what a backup holds, and bring it up to date."""
+    from cloud_hub.store import backup as copies
+    from cloud_hub.store import revision
+    from cloud_hub.store.database import Database
+
+    url = _settings(config).store_url
+    copies.restore(url, file)
+    with Database(url) as database:
+        click.echo(f"{database.name} stands at revision {revision.migrate(database)}")
+
+
+@main.command()
+@click.argument("node")
+@click.confirmation_option("--yes", prompt="Every row of this node goes, its sums too. Go on?")
+@config_option
+@command_errors
+def purge(node: str, config: Path | None) -> None:
+    """Forget a node: pictures, checks, sums, states. Exports are files of yours and stay."""
+    from datetime import UTC, datetime
+
+    from cloud_hub.store import care, revision
+    from cloud_hub.store.database import Database
+
+    with Database(_settings(config).store_url, must_exist=True) as database:
+        revision.require_current(database)
+        gone = care.purge(database, node, datetime.now(UTC))
+    click.echo(f"{sum(gone.values())} rows are gone")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--all", "everything", is_flag=True, help="Look at every hour again.")
+@config_option
+@command_errors
+def export(folder: Path, everything: bool, config: Path | None) -> None:
+    """Bring a folder of Parquet files up to the database; records may come in meanwhile."""
+    from cloud_hub import export as exporting
+    from cloud_hub.store import revision
+    from cloud_hub.store.database import Database
+
+    with Database(_settings(config).store_url, must_exist=True) as database:
+        revision.require_current(database)
+        done = exporting.export(database, folder, everything=everything)
+    click.echo(f"{folder}: {done.rows} rows in {done.files} files, complete until {done.until}")
+
+
 def _settings(config: Path | None) -> "HubSettings":
     from cloud_hub.settings import HubSettings
     from fleet.logs import configure_logs

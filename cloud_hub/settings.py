@@ -27,6 +27,20 @@ class StoreSettings(Section):
     queue: int = Field(
         default=512, ge=1, description="records and node states that wait in memory, each"
     )
+    rejected: int = Field(
+        default=10_000, ge=1, description="records set aside that are kept; the oldest go first"
+    )
+    keep_days: int = Field(
+        default=90, ge=1, description="days for which pictures and their checks are kept"
+    )
+    keep_mib: int | None = Field(
+        default=None, ge=1, description="MiB beyond which the oldest days of pictures are dropped"
+    )
+    keep_token_hours: int = Field(default=72, ge=1, description="hours that token rows are kept")
+    keep_hour_days: int = Field(
+        default=8, ge=1, description="days after which a day's hourly sums become one row"
+    )
+    care_s: float = Field(default=3600.0, gt=0, description="seconds between two such clean-ups")
 
 
 class EngineSettings(Section):

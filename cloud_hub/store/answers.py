@@ -23,15 +23,15 @@ from sqlalchemy import (
 
 from cloud_hub.store import views
 from cloud_hub.store.buckets import SCORE_BINS, SCORE_CODES_A_BIN, value_of
-from cloud_hub.store.definitions import (
+from cloud_hub.store.sums import DAY_S, columns, hour_of
+from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.definitions import (
     RATIOS,
     Accepted,
     accepted,
     calibration_error,
     stability_index,
 )
-from cloud_hub.store.sums import DAY_S, columns, hour_of
-from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
 from fleet.errors import InvalidInputError
 from fleet.protocol.arrays import unpack_scores
 
@@ -129,7 +129,7 @@ def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer
 
 
 def spot_checks(connection: Connection, by: Sequence[str], period: Period) -> Answer:
-    """What checks say of tokens that devices accepted alone, by groups; `definitions.Accepted`."""
+    """What checks say of tokens that devices accepted alone, by groups (`fleet/definitions.py`)."""
     rows = []
     for *group, found in _grouped(connection, CheckSumRow, by, period, columns(CheckSumRow)):
         rates = accepted(int(found["checked"]), int(found["mismatched"]), found["harm"])

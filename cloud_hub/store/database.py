@@ -6,7 +6,7 @@ and every writer takes the write lock at its beginning, so none meets another ha
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +28,8 @@ from fleet.errors import InvalidInputError, StoreError
 
 _BUSY_TIMEOUT_S = 30
 _BEGIN = "sqlite_begin"
+_KEPT_PAGES = 64  # free ones that SQLite may keep
+_VACUUM_PAGES = 256  # given back in one step
 
 
 class BadValueError(StoreError):
@@ -107,6 +109,39 @@ class Database:
             finally:
                 connection.invalidate()  # it goes no further with its restriction
 
+    def size(self) -> int:
+        """Bytes that the database takes, free pages of SQLite's file not counted.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        with self.read() as connection:
+            if not self.is_sqlite:
+                found = connection.exec_driver_sql("SELECT pg_database_size(current_database())")
+                return int(found.scalar_one())
+            page, pages, free = (
+                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+            return page * (pages - free)
+
+    def vacuum(self) -> None:
+        """Gives SQLite's free pages back to the disk, some at a time; PostgreSQL does it itself.
+
+        Raises:
+            StoreError: The database cannot be written.
+        """
+        if not self.is_sqlite:
+            return
+        with self._errors(), closing(self._engine.raw_connection()) as connection:
+            free, before = _free_pages(connection), -1
+            while free > _KEPT_PAGES and free != before:  # a file of old stays as it is
+                # Each step of the statement frees one page: it must be read to its end.
+                connection.cursor().execute(
+                    f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"
+                ).fetchall()
+                free, before = _free_pages(connection), free
+
     def close(self) -> None:
         """Closes all connections."""
         self._engine.dispose()
@@ -132,6 +167,10 @@ class Database:
             raise StoreError(f"the database {self.name}: {_first_line(error)}") from error
         except StatementError as error:  # a value failed before it reached the database
             raise BadValueError(f"the database takes no such value: {error.orig!r}") from error
+
+
+def _free_pages(connection: Any) -> int:
+    return int(connection.cursor().execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def _check_file(path: Path, *, must_exist: bool) -> None:
@@ -193,7 +232,13 @@ def _sqlite(url: str) -> Engine:
 def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
     # The driver's own BEGIN comes late and never before a CREATE TABLE: we send it.
     connection.isolation_level = None
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    # Before the first table: afterwards it takes a rewrite of the whole file.
+    for pragma in (
+        "auto_vacuum = INCREMENTAL",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -32,3 +32,23 @@ def _make(connection: Connection, day: date) -> None:
 
 def _name(day: date) -> str:
     return f"generation_{day:%Y%m%d}"
+
+
+def drop_days(connection: Connection, before: datetime) -> int:
+    """Drops the partitions of days that ended before a moment; the rows they held."""
+    gone = 0
+    for name in _partitions(connection):
+        day = datetime.strptime(name, "generation_%Y%m%d").replace(tzinfo=UTC)
+        if day + timedelta(days=1) <= before:
+            counted = connection.execute(text(f"SELECT count(*) FROM {name}"))  # noqa: S608 - our own name
+            gone += int(counted.scalar_one())
+            connection.execute(text(f"DROP TABLE {name}"))
+    return gone
+
+
+def _partitions(connection: Connection) -> list[str]:
+    query = (
+        "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'generation'::regclass ORDER BY c.relname"
+    )
+    return list(connection.execute(text(query)).scalars())

@@ -7,9 +7,9 @@ which edition a database has.
 from sqlalchemy import Connection, inspect, text
 
 from cloud_hub.store.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
-from cloud_hub.store.definitions import RATIOS, Z_95
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import GenerationRow, SumRow
+from fleet.definitions import RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 
 EDITION = 1

@@ -8,9 +8,9 @@ import pytest
 
 from cloud_hub.settings import HubSettings
 from cloud_hub.store import views
-from cloud_hub.store.definitions import RATIOS, Ratio
 from edge_agent.settings import AgentSettings
 from fleet import errors
+from fleet.definitions import RATIOS, Ratio
 from fleet.ids import BootId, NodeId, WorkerId
 from fleet.protocol import messages, topics
 from fleet.settings import Settings, settings_table
