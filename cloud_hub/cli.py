@@ -62,6 +62,40 @@ def migrate(config: Path | None) -> None:
 
 
 @main.command()
+@click.argument("node")
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--wait", "wait_s", default=10.0, show_default=True, help="Seconds.")
+@config_option
+@command_errors
+def configure(node: str, changes: tuple[str, ...], wait_s: float, config: Path | None) -> None:
+    """Set settings of one device from afar, as in generation.policy=verify-all.
+
+    KEY= alone gives the device its own value back. The broker keeps what is wanted: a device
+    that is away takes it when it comes back.
+    """
+    import asyncio
+
+    from cloud_hub.desired import configure as set_settings
+    from cloud_hub.desired import parse
+    from fleet.ids import new_id, node_id
+    from fleet.transport.mqtt import connect
+
+    settings = _settings(config)
+
+    async def work() -> None:
+        client = f"operator-{new_id()[:8]}"
+        async with connect(settings.broker, client_id=client, will=None) as transport:
+            told = await set_settings(transport, node_id(node), parse(changes), wait_s)
+        click.echo(f"{node} follows version {told.version}")
+        for key, value in sorted(told.settings.items()):
+            click.echo(f"{key} = {value}")
+        for key, reason in told.refused.items():
+            click.secho(f"refused: {key} {reason}", fg="yellow", err=True)
+
+    asyncio.run(work())
+
+
+@main.command()
 @config_option
 @command_errors
 def settings(config: Path | None) -> None:

@@ -18,6 +18,7 @@ from edge_agent.maker import Around, Maker, Report, Wish
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
 from edge_agent.record import record_of
+from edge_agent.remote import Remote
 from edge_agent.repair import Bench, repair_all, unfinished_of
 from edge_agent.settings import AgentSettings
 from edge_agent.shelf import Shelf, Unfinished
@@ -27,6 +28,7 @@ from edge_agent.training.trainer import READY, Trainer
 from edge_agent.training.worker import Worker, missing
 from edge_agent.verifier import Patience, Speaker, Verifier
 from fleet.errors import OutputError
+from fleet.logs import configure_logs
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle, Manifest, reference_path
 from fleet.protocol import topics
 from fleet.transport.base import Transport
@@ -45,6 +47,7 @@ class Agent:
     delivery: Delivery
     surroundings: Surroundings
     shelf: Shelf
+    remote: Remote
 
     async def make(self, wish: Wish, report: Report) -> Made:
         """One picture; see `Maker.make`."""
@@ -106,6 +109,7 @@ class Agent:
                 "worker": hub.worker if hub else "",
                 "cloud_version": hub.cloud_version if hub else "",
             },
+            "settings_version": self.remote.version,
             "pictures": self.maker.pictures,
             "is_working": self.maker.is_working,
             "waiting": self.maker.waiting,
@@ -201,6 +205,10 @@ async def agent(
                     for name, work in (
                         ("outbox", delivery.run(calls, station.boot)),
                         ("surroundings", running.surroundings.run(transport)),
+                        (
+                            "remote settings",
+                            running.remote.follow(transport, station.node, station.boot),
+                        ),
                         ("repair", repair_all(running.shelf, _bench(running))),
                         (
                             "presence",
@@ -278,4 +286,12 @@ def _assemble(
     shelf = Shelf(
         station.shelf_path, limit=settings.shelf.max_pictures, keep_s=settings.shelf.keep_s
     )
-    return Agent(station, device.manifest, maker, links.delivery, surroundings, shelf)
+
+    def apply(changed: AgentSettings) -> None:
+        maker.configure(changed.generation)
+        if changed.log != settings.log:
+            configure_logs(log_format=changed.log.format, level=changed.log.level)
+
+    remote = Remote(station.desired_path, settings, apply)
+    remote.start()
+    return Agent(station, device.manifest, maker, links.delivery, surroundings, shelf, remote)

@@ -86,6 +86,11 @@ class Maker:
         self._present: Generation | None = None
         self._paces: dict[str, Pace] = {}  # one a policy's name
 
+    def configure(self, defaults: GenerationSettings) -> None:
+        """Other defaults, from the next picture on."""
+        self._defaults = defaults
+        self._calibration = _calibration(self._manifest, defaults)
+
     @property
     def settled(self) -> int:
         """Final tokens of the picture that is being made, or of the last one."""

@@ -43,6 +43,11 @@ class Station:
         return self.path / "training"
 
     @property
+    def desired_path(self) -> Path:
+        """The settings that the operator wanted last."""
+        return self.path / "desired.json"
+
+    @property
     def api_path(self) -> Path:
         """Where a running agent says how to reach it."""
         return self.path / "api.json"

@@ -153,6 +153,16 @@ class NodeStatus(Message):
     at: float  # device clock, seconds since the epoch
 
 
+class ReportedSettings(Message):
+    """The settings in force on a device, and the desired version that they follow; retained."""
+
+    type: Literal["reported_settings"] = "reported_settings"
+    boot_id: BootId
+    version: Count  # 0: none was ever desired
+    settings: dict[Name, Text]  # all that can be set from afar, values as JSON
+    refused: dict[Name, Text] = {}  # by key, with the reason
+
+
 # ── A device receives ─────────────────────────────────────────────────────────────────────
 
 
@@ -213,6 +223,14 @@ class Refused(Message):
     reason: Literal["unknown_session", "stale", "gap", "invalid", "other_family"]
     expected: int = -1
     detail: Text = ""
+
+
+class DesiredSettings(Message):
+    """What the operator wants of one device; retained, and the higher version counts."""
+
+    type: Literal["desired_settings"] = "desired_settings"
+    version: Count
+    settings: dict[Name, Text] = Field(default={}, max_length=64)  # by key, values as JSON
 
 
 class Receipt(Message):
@@ -292,7 +310,9 @@ AnyMessage = Annotated[
     | RoundTask
     | RoundChunk
     | RoundReply
-    | HubStatus,
+    | HubStatus
+    | DesiredSettings
+    | ReportedSettings,
     Field(discriminator="type"),
 ]
 

@@ -29,6 +29,16 @@ def node_state(node: NodeId) -> str:
     return f"{ROOT}/d/{node}/state"
 
 
+def desired(node: NodeId) -> str:
+    """Retained: the settings that the operator wants of a node."""
+    return f"{ROOT}/d/{node}/desired"
+
+
+def reported(node: NodeId) -> str:
+    """Retained: the settings in force on a node."""
+    return f"{ROOT}/d/{node}/reported"
+
+
 def open_request(node: NodeId) -> str:
     """Where a node asks any worker to open a generation."""
     return f"{ROOT}/d/{node}/rq/any"

@@ -29,6 +29,8 @@ TOPICS = [
     topics.NODE_STATES,
     topics.requests_to(WORKER),
     topics.node_state(NODE),
+    topics.desired(NODE),
+    topics.reported(NODE),
     topics.open_request(NODE),
     topics.pinned_request(NODE, WORKER),
     topics.record(NODE),

@@ -58,6 +58,10 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "created_at": st.floats(0, 1e12),
     "at": st.floats(0, 1e12),
     "facts": st.dictionaries(names, texts, max_size=8),
+    "settings": st.dictionaries(names, texts, max_size=8),
+    "refused": st.dictionaries(names, texts, max_size=8),
+    "version": counts,
+    "repairs": st.text(max_size=64),
     "sequences": st.lists(counts, max_size=64),
 }
 ARRAYS = ("tokens", "local", "uncertain", "features", "confidences", "scores", "decisions")
