@@ -24,6 +24,7 @@ from edge_agent.settings import AgentSettings
 from edge_agent.shelf import Shelf, Unfinished
 from edge_agent.station import Station, agent_version
 from edge_agent.surroundings import Surroundings
+from edge_agent.threads import remembered
 from edge_agent.training.trainer import READY, Trainer
 from edge_agent.training.worker import Worker, missing
 from edge_agent.verifier import Patience, Speaker, Verifier
@@ -128,9 +129,15 @@ def load_device(settings: AgentSettings) -> Device:
     Raises:
         BundleError: A file is missing or not what was signed.
     """
-    from edge_agent.bundle_device import BundleDevice
+    from edge_agent.bundle_device import BundleDevice, fastest_threads
 
-    return BundleDevice(Bundle.open(*_bundle_paths(settings)))
+    bundle = Bundle.open(*_bundle_paths(settings))
+    threads = settings.device.threads or remembered(
+        settings.state_path / "threads.json",
+        bundle.manifest.device_version,
+        lambda: fastest_threads(bundle, os.cpu_count() or 1),
+    )
+    return BundleDevice(bundle, threads)
 
 
 def _bundle_paths(settings: AgentSettings) -> tuple[Path, Path]:

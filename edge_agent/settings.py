@@ -91,6 +91,14 @@ class GenerationSettings(Section):
         return policy
 
 
+class DeviceSettings(Section):
+    """How the device model is run."""
+
+    threads: int | None = Field(
+        default=None, ge=1, description="of the device step; unset: measured once, remembered"
+    )
+
+
 class OutboxSettings(Section):
     """The spool of records that the hub has not confirmed."""
 
@@ -160,6 +168,7 @@ class AgentSettings(Settings):
     broker: AgentBrokerSettings = AgentBrokerSettings()
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
+    device: DeviceSettings = DeviceSettings()
     outbox: OutboxSettings = OutboxSettings()
     shelf: ShelfSettings = ShelfSettings()
     training: TrainingSettings = TrainingSettings()

@@ -159,6 +159,23 @@ def step(rounds: int, models: Path | None) -> None:
 
 
 @bench.command()
+@click.option("--rounds", default=256, show_default=True, type=click.IntRange(16))
+@click.option("--compiled", is_flag=True, help="Also torch.compile, which takes a minute.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def device(rounds: int, compiled: bool, models: Path | None) -> None:
+    """The agent's draft loop, next to bare onnxruntime, int8 and torch."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_device import bench as measure
+
+    _figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
+
+
+@bench.command()
 @click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="Of a row.")
 @click.option(
     "--rtt",

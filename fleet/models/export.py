@@ -146,6 +146,22 @@ def export_decoder(tokenizer: ImageTokenizer, tokens: int) -> bytes:
     return _export(DecoderGraph(tokenizer), example, DECODER_OUTPUTS)
 
 
+def quantise(graph: bytes) -> bytes:
+    """Return a graph with the weights of its matrix products in int8, activations as they come.
+
+    Dynamic quantisation: one scale a tensor of weights, activations scaled at each run.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder) / "graph.onnx", Path(folder) / "int8.onnx"
+        source.write_bytes(graph)
+        quantize_dynamic(
+            source, target, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8
+        )
+        return target.read_bytes()
+
+
 def step_example(transformer: Transformer) -> dict[str, Tensor | list[Tensor]]:
     """Return inputs of the step graph, all of the right shape and type."""
     config = transformer.config

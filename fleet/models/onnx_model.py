@@ -1,9 +1,9 @@
 """The device model and the image decoder on onnxruntime, without torch."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -62,7 +62,7 @@ class DeviceModel:
     _step: onnxruntime.InferenceSession
 
     @classmethod
-    def load(cls, bundle: Bundle) -> "DeviceModel":
+    def load(cls, bundle: Bundle, threads: int = 1) -> "DeviceModel":
         """Read vocabulary and graphs of a bundle.
 
         Raises:
@@ -72,7 +72,7 @@ class DeviceModel:
             bundle.manifest,
             CaptionVocabulary(tuple(json.loads(bundle.read(VOCABULARY))["words"])),
             _session(bundle, CAPTION_GRAPH),
-            _session(bundle, STEP_GRAPH),
+            _session(bundle, STEP_GRAPH, threads),
         )
 
     def begin(
@@ -122,6 +122,21 @@ class DeviceModel:
             },
             extras=extras,
         )
+
+    def with_step_graph(self, graph: bytes) -> "DeviceModel":
+        """Return the same model with another step graph, such as a quantised one; unchecked."""
+        return replace(self, _step=_run_time(graph, 1))
+
+    def bare_step(self, state: DeviceState) -> Callable[[int], None]:
+        """Return a function that only runs the graph at a position: what a step costs at least."""
+        inputs = {**state.inputs, "token": np.ones(1, np.int64), "noise": state.noise[0]}
+        outputs = [*_STEP_OUTPUTS, *state.extras]
+
+        def run(position: int) -> None:
+            inputs["position"] = np.array([position], np.int64)
+            self._step.run(outputs, inputs)
+
+        return run
 
     def step(self, state: DeviceState, position: int, token: int) -> Prediction:
         """Draft the token at `position` after the token before it.
@@ -220,15 +235,16 @@ def _output_size(session: onnxruntime.InferenceSession, name: str) -> int:
     return int(shapes[name][-1]) if name in shapes else 0
 
 
-def _session(bundle: Bundle, name: str) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    # One thread: at this size a second one only waits for the first.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+def _session(bundle: Bundle, name: str, threads: int = 1) -> onnxruntime.InferenceSession:
     with _bundle_errors(bundle, name):
-        return onnxruntime.InferenceSession(
-            bundle.read(name), options, providers=["CPUExecutionProvider"]
-        )
+        return _run_time(bundle.read(name), threads)
+
+
+def _run_time(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
