@@ -76,6 +76,17 @@ def demo(out: Path, models: Path | None) -> None:
     show_default=True,
     help="Those between cloud-only, device-only and ours, with commas; 'all' for every one.",
 )
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also everything else (docs/evaluation.md), as a page with its figures beside it.",
+)
+@click.option(
+    "--own/--no-own",
+    default=True,
+    show_default=True,
+    help="With --page: each method also at its own best sampling, which takes longest.",
+)
 @click.option("--processes", default=2, show_default=True)
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
 @click.option(
@@ -96,6 +107,8 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     seeds: int,
     budget: float | None,
     methods: str,
+    page: Path | None,
+    own: bool,
     processes: int,
     threads: int,
     stage: str,
@@ -105,7 +118,8 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
 
     from fleet.models.bundle import reference_path
     from simulations.evaluation.catalogue import all_names
-    from simulations.evaluation.run import Order, Stage
+    from simulations.evaluation.order import Order
+    from simulations.evaluation.run import Stage
     from simulations.evaluation.run import evaluate as run
 
     order = Order(
@@ -118,6 +132,8 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         seeds=seeds,
         budget=budget,
         methods=all_names() if methods == "all" else tuple(methods.split(",")),
+        page=page,
+        own=own,
         processes=processes,
         threads=threads,
     )

@@ -40,15 +40,16 @@ def matched(
     first: Sample,
     rate: float,
     assignment: Assignment,
+    rounds: int = ROUNDS,
 ) -> list[Method]:
     """The methods with thresholds at which they ask at `rate`, tried on `assignment`'s captions.
 
-    Methods that ask by no score, or whose threshold moves by itself, come back as they are.
-    `first`: pictures along which the first guess is made, drawn by a method that looks at all
-    scores.
+    Methods that ask by no score come back as they are; a threshold that moves by itself begins at
+    the first guess. `first`: pictures along which that guess is made, drawn by a method that
+    looks at all scores.
     """
     guessed = [_guess(method, first, rate) for method in methods]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         chosen = [method for method in guessed if _is_tuned(method)]
         plan = [(method, len(assignment.rows)) for method in chosen]
         drawn = dict(zip([m.name for m in chosen], studio.draw(plan, assignment), strict=True))

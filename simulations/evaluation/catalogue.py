@@ -28,14 +28,8 @@ class Shipped:
     """The policy in force: what the fleet does unless told otherwise."""
 
     sampling: SamplingRule
-    score: ScoreName
-    threshold: float
+    policy: Policy
     prefix: int
-
-    @property
-    def policy(self) -> Policy:
-        """Its policy."""
-        return Policy(self.score, self.threshold)
 
     @property
     def method(self) -> Method:

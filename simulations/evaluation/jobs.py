@@ -26,7 +26,8 @@ from simulations.evaluation.methods import Method
 # The workers' allocator (glibc) keeps freed memory: giving it back and taking it again for every
 # layer costs as much time as the layers. Read when a process starts.
 _KEEP_MEMORY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-CHUNK: Final = 40  # pictures; a multiple of the number of groups
+CHUNK: Final = 40  # pictures
+_FORMAT = 2  # of a chunk on disk; those of other formats are drawn anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +92,8 @@ class Studio:
         for start in range(0, count, CHUNK):
             end = min(start + CHUNK, count)
             captions, seeds = assignment.captions[start:end], assignment.seeds[start:end]
-            folder = self._folder / f"{method.key}-{models_version(self._work, method.models)}"
+            version = models_version(self._work, method.models)
+            folder = self._folder / f"{method.key}-{version}-{_FORMAT}"
             path = folder / f"{start:05}-{_digest(captions, seeds)}.npz"
             yield Job(method, tuple(captions), tuple(seeds), path)
 

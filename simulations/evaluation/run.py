@@ -1,6 +1,6 @@
 """The evaluation from a training folder to its table; each stage goes on where it was stopped."""
 
-from dataclasses import dataclass
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fleet.decoding.accept import Policy
 from fleet.errors import InvalidInputError
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.checkpoint import load_tokenizer
@@ -18,29 +19,14 @@ from simulations.evaluation.captions import chosen_captions, search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Shipped, check_names
 from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
+from simulations.evaluation.order import Order
+from simulations.evaluation.publish import publish
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
 from simulations.evaluation.study import Plan, Result, Row, Study
 from simulations.evaluation.version import commit
 
 Stage = Literal["real", "search-device", "search-cloud", "study", "all"]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is asked for on the command line."""
-
-    work: Path  # training folder: checkpoints and pictures
-    out: Path
-    models: Path  # exported family, whose policy is in force
-    pictures: int
-    others: int
-    searched: int
-    seeds: int  # independent groups of pictures
-    budget: float | None
-    methods: tuple[str, ...]
-    processes: int
-    threads: int
 
 
 def evaluate(order: Order, stage: Stage) -> None:
@@ -65,11 +51,18 @@ def evaluate(order: Order, stage: Stage) -> None:
         plan = _plan(order)
         results = study.run(plan)
         rows = _real(order, study) + [result.row for result in results]
+        _write_table(order, plan, rows)
+        sheet = _sheet(study, results)
+        report.write_sheet(order.out / "evaluation.png", chosen.captions, sheet)
+        if order.page is not None:
+            publish(order, plan, studio, study, results)
+    console.print(report.table(rows))
+
+
+def _write_table(order: Order, plan: Plan, rows: list[Row]) -> None:
     version, seeds = models_version(order.work), order.seeds
     report.write_json(order.out / "evaluation.json", plan, rows, version, seeds, commit())
     (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
-    report.write_sheet(order.out / "evaluation.png", chosen.captions, _sheet(study, results))
-    console.print(report.table(rows))
 
 
 def _sheet(study: Study, results: list[Result]) -> dict[str, NDArray[np.uint8]]:
@@ -86,20 +79,14 @@ def _real(order: Order, study: Study) -> list[Row]:
 
 def _search(order: Order, studio: Studio, study: Study, which: str) -> None:
     assignment = search_captions(study.pictures, order.searched, study.assignment)
-    save_search(
-        _search_path(order), which, search(studio, which, assignment, study.real_features())
-    )
+    save_search(order.search_path, which, search(studio, which, assignment, study.real_features()))
 
 
 def _plan(order: Order) -> Plan:
-    rules = best_rules(_search_path(order))
+    rules = best_rules(order.search_path)
     shipped = shipped_policy(order.models)
     names = tuple(name for name in order.methods if name not in {CLOUD, DEVICE, OURS})
     return Plan(order.pictures, order.others, rules, shipped, names, order.budget)
-
-
-def _search_path(order: Order) -> Path:
-    return order.out / "search.json"
 
 
 def shipped_policy(models: Path) -> Shipped:
@@ -115,4 +102,11 @@ def shipped_policy(models: Path) -> Shipped:
     sampling = SamplingRule(
         manifest.sampling.temperature, manifest.sampling.top_k, manifest.sampling.guidance
     )
-    return Shipped(sampling, manifest.score, manifest.threshold, manifest.prefix_tokens)
+    policy = Policy(
+        manifest.score,
+        manifest.threshold,
+        call_share=manifest.call_share if manifest.dynamic else 0.0,
+        max_run=manifest.max_run,
+        row_length=math.isqrt(manifest.tokens) if manifest.row_starts else 0,
+    )
+    return Shipped(sampling, policy, manifest.prefix_tokens)

@@ -55,12 +55,21 @@ def best_rules(path: Path) -> dict[str, SamplingRule]:
     Raises:
         InvalidInputError: A model was not searched yet.
     """
+    return {which: rules[0] for which, rules in ranked_rules(path).items()}
+
+
+def ranked_rules(path: Path) -> dict[str, list[SamplingRule]]:
+    """All rules tried for each model in a file that `save_search` wrote, best first.
+
+    Raises:
+        InvalidInputError: A model was not searched yet.
+    """
     tables = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if missing := MAKERS.keys() - tables.keys():
         raise InvalidInputError(
             f"{path} holds no rule for {' and '.join(sorted(missing))}: run the search stage first"
         )
-    return {which: _rule(table[0]) for which, table in tables.items()}
+    return {which: [_rule(row) for row in table] for which, table in tables.items()}
 
 
 def _with(rule: SamplingRule, knob: str, value: float) -> SamplingRule:

@@ -88,8 +88,8 @@ class Study:
         self.assignment = assignment
         self.real_pixels = pictures.pixels[assignment.rows]
         features = self.real_features()
-        self._standard = Standard.of(features)
-        self._real = self._standard.apply(features)
+        self.standard = Standard.of(features)
+        self.real = self.standard.apply(features)
 
     def real_features(self) -> NDArray[np.float32]:
         """Features [N, 1280] of the captions' own pictures."""
@@ -102,29 +102,36 @@ class Study:
         first = [(plan.shipped.method, plan.others), (ceiling, plan.others)]
         order = [*((end, plan.pictures) for end in ends), *first]
         *drawn, ours, reference = self._studio.draw(order, self.assignment)
-        methods = [*ends, ceiling, *self._between(plan, ours)]
-        between = [(each, plan.others) for each in methods[3:]]
-        samples = [*drawn, reference, *self._studio.draw(between, self.assignment)]
-        rows = [
-            self.row(method, sample, reference, (drawn[0], drawn[1]))
-            for method, sample in zip(methods, samples, strict=True)
+        between = self.between(plan, ours)
+        samples = self._studio.draw([(each, plan.others) for each in between], self.assignment)
+        pairs = [*zip(ends, drawn, strict=True), (ceiling, reference)]
+        pairs += zip(between, samples, strict=True)
+        return [
+            Result(method, sample, self.row(method, sample, reference, (drawn[0], drawn[1])))
+            for method, sample in pairs
         ]
-        return [Result(*each) for each in zip(methods, samples, rows, strict=True)]
 
-    def _between(self, plan: Plan, ours: Sample) -> list[Method]:
+    def at_own_best(
+        self, plan: Plan, ends: tuple[Sample, Sample], methods: list[Method]
+    ) -> list[Result]:
+        """Methods at sampling rules of their own, against cloud-only's pictures at the same."""
+        results = []
+        for method in methods:
+            ceiling = cloud_only(method.sampling)
+            order = [(method, plan.others), (ceiling, plan.others)]
+            sample, reference = self._studio.draw(order, self.assignment)
+            results.append(Result(method, sample, self.row(method, sample, reference, ends)))
+        return results
+
+    def between(self, plan: Plan, ours: Sample) -> list[Method]:
         """Ours and the named methods, each asking about as often as ours or the budget says."""
-        shipped = plan.shipped
-        length = ours.tokens.shape[1]
-        rate = asked_rate(ours, shipped.prefix)
-        if plan.budget is not None:
-            share = shipped.prefix / length
-            rate = max(0.0, (plan.budget - share) / (1 - share))
+        shipped, length, rate = plan.shipped, ours.tokens.shape[1], rate_of(plan, ours)
         setting = Setting(shipped, shipped.sampling, rate, length)
         names = [name for name in plan.names if name not in {CLOUD, DEVICE, OURS}]
         methods = [by_name(name, setting) for name in names]
         if plan.budget is not None:
             methods = [shipped.method, *methods]
-        captions = search_captions(self.pictures, MATCHED_ON, self.assignment)
+        captions = search_captions(self.pictures, min(MATCHED_ON, plan.others), self.assignment)
         methods = matched(self._studio, methods, ours, rate, captions)
         return methods if plan.budget is not None else [shipped.method, *methods]
 
@@ -148,7 +155,7 @@ class Study:
     def _real_row(
         self, name: str, features: NDArray[np.float32], pixels: float | None = None
     ) -> Row:
-        made = self._standard.apply(features)
+        made = self.standard.apply(features)
         return Row(
             name=name,
             sampling="",
@@ -157,8 +164,8 @@ class Study:
             corrected=None,
             kernel=self._kernel_distance(made),
             kernel_held_out=None,
-            frechet=frechet_distance(self._real[: len(made)], made),
-            coverage=precision_recall(self._real[: len(made)], made),
+            frechet=frechet_distance(self.real[: len(made)], made),
+            coverage=precision_recall(self.real[: len(made)], made),
             pixels=pixels,
         )
 
@@ -167,7 +174,7 @@ class Study:
     ) -> Row:
         """The figures of one method's sample; `ends` are cloud-only's and device-only's."""
         count = len(sample)
-        made = self._standard.apply(sample.features)
+        made = self.standard.apply(sample.features)
         held_out = self.assignment.held_out
         return Row(
             name=method.name,
@@ -176,9 +183,9 @@ class Study:
             calls=float((sample.decisions != LOCAL).mean()),
             corrected=corrected_share(sample.decisions),
             kernel=self._kernel_distance(made),
-            kernel_held_out=squared_discrepancy(self._real[held_out], made[held_out[:count]]),
-            frechet=frechet_distance(self._real[:count], made),
-            coverage=precision_recall(self._real[:count], made),
+            kernel_held_out=squared_discrepancy(self.real[held_out], made[held_out[:count]]),
+            frechet=frechet_distance(self.real[:count], made),
+            coverage=precision_recall(self.real[:count], made),
             pixels=_pixels(sample, reference),
             gap_lost=self._gap_lost(sample, ends),
         )
@@ -190,10 +197,10 @@ class Study:
         """
         count = min(len(sample), *(len(end) for end in ends))
         groups = self.assignment.groups[:count]
-        made = [self._standard.apply(each.features[:count]) for each in (sample, *ends)]
+        made = [self.standard.apply(each.features[:count]) for each in (sample, *ends)]
 
         def lost(chosen: NDArray[np.bool_]) -> float:
-            own, cloud, device = (squared_discrepancy(self._real, each[chosen]) for each in made)
+            own, cloud, device = (squared_discrepancy(self.real, each[chosen]) for each in made)
             return (own - cloud) / (device - cloud)
 
         parts = [lost(groups == name) for name in np.unique(groups)]
@@ -202,7 +209,16 @@ class Study:
     def _kernel_distance(self, made: Features) -> Estimate:
         groups = self.assignment.groups[: len(made)]
         rng = np.random.default_rng(0)
-        return kernel_distance(self._real, made, groups=groups, subset=SUBSET, rng=rng)
+        return kernel_distance(self.real, made, groups=groups, subset=SUBSET, rng=rng)
+
+
+def rate_of(plan: Plan, ours: Sample) -> float:
+    """The share of the tokens after the prefix that the cloud is asked about."""
+    if plan.budget is None:
+        return asked_rate(ours, plan.shipped.prefix)
+    share = plan.shipped.prefix / int(ours.tokens.shape[1])
+    rate: float = max(0.0, (plan.budget - share) / (1 - share))
+    return rate
 
 
 def corrected_share(decisions: NDArray[np.uint8]) -> float:

@@ -25,15 +25,15 @@ WINDOW, IN_FLIGHT = 16, 4  # the agent's own settings
 
 @dataclass(slots=True)
 class Usage:
-    """What one picture took."""
+    """What one picture took, or the mean of several."""
 
     seconds: float = 0.0
-    forwards: int = 0  # of the cloud
-    cloud_tokens: int = 0  # tokens that those forwards ran over
-    device_steps: int = 0  # drafts that were thrown away included
-    round_trips: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    forwards: float = 0  # of the cloud
+    cloud_tokens: float = 0  # tokens that those forwards ran over
+    device_steps: float = 0  # drafts that were thrown away included
+    round_trips: float = 0
+    bytes_up: float = 0
+    bytes_down: float = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

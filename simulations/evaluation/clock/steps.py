@@ -97,6 +97,7 @@ def _spans(cloud: CloudModel, length: int, rounds: int) -> float:
     cache = cloud.new_cache(2)
     for row in range(2):
         cache.begin(row, words, row)
+    length = min(length, cloud.tokens)
     start = min(_MIDDLE, cloud.tokens - length)
     spans = [Span(row, start, np.zeros(length, np.int64)) for row in range(2)]
     return _seconds(lambda: cloud.forward_spans(cache, spans), rounds)

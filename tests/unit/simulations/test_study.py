@@ -21,7 +21,7 @@ from simulations.evaluation.rules.gates import Gate
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import corrected_share, discrimination
 
-SHIPPED = Shipped(SamplingRule(), "uncertainty", 0.5, prefix=2)
+SHIPPED = Shipped(SamplingRule(), Policy("uncertainty", 0.5), prefix=2)
 SETTING = Setting(SHIPPED, SHIPPED.sampling, rate=0.25, tokens=12)
 
 

@@ -1,0 +1,216 @@
+"""The results as a page and as a table of columns; both are written, never edited."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import duckdb
+
+from simulations.evaluation.clock.steps import LENGTHS, StepCosts
+from simulations.evaluation.findings import Crossing, Findings, Line, Timing
+from simulations.evaluation.metrics import Estimate
+
+_HEAD = """# Results
+
+Written by `python -m simulations evaluate`; definitions are in [evaluation.md](evaluation.md).
+
+| | |
+| --- | --- |
+| command | `{command}` |
+| commit | `{commit}` |
+| family | `{family}` |
+| pictures | {pictures} of cloud-only and of device-only, {others} of each other method |
+| seeds | {seeds} |
+| discrimination | {discrimination:.1f} spreads between cloud-only and device-only |
+| caption scorer | finds a real test picture's caption first in {first:.1%}, in five {five:.1%} |
+| | of {among} captions |
+
+"""
+_COSTS = """
+Step costs of this machine, measured: processor time of one thread, one guided picture.
+
+{table}
+The accelerator is a model: 40 ms a cloud forward of any length here, 3.64 ms a device step, as the
+paper's figures imply.
+"""
+
+
+def write_page(path: Path, whole: Findings, facts: dict[str, object]) -> None:
+    """Write the page; its figures lie in the folder of its name beside it."""
+    real, folder = whole.real, path.stem
+    head = _HEAD.format(first=real.first, five=real.five, among=real.among, **facts)
+    equal = [line for line in whole.lines if line.setting == "equal calls"]
+    own = [line for line in whole.lines if line.setting == "own best"]
+    parts = [
+        head,
+        "## At equal calls\n\n",
+        _quality(equal),
+        f"\n![Distance from real pictures against each cost]({folder}/pareto.png)\n\n",
+        "## Each at its own best sampling\n\n",
+        _quality(own),
+        "\n## What a picture takes\n\n",
+        "Counts on 5G (20 ms), means of the first pictures; seconds with the step costs below.\n\n",
+        _timings(whole.timings),
+        "\n## Round-trip time\n\n",
+        f"![Seconds a picture against the round-trip time]({folder}/latency.png)\n\n",
+        _crossings(whole.crossings),
+        _COSTS.format(table=_costs(whole.costs)),
+        "\n## Intervals\n\n",
+        _intervals(whole),
+        f"\n![B against the total variation it bounds]({folder}/reliability.png)\n\n",
+        f"![Pictures, decisions and scores]({folder}/scores.png)\n",
+    ]
+    path.write_text("".join(parts), encoding="utf-8")
+
+
+def write_parquet(path: Path, whole: Findings) -> None:
+    """One row a method and setting, one column a figure.
+
+    DuckDB reads the rows as JSON and writes Parquet, so that types are found once, in one place.
+    """
+    rows = path.with_suffix(".rows.json")
+    rows.write_text(json.dumps([_flat(line) for line in whole.lines]), encoding="utf-8")
+    duckdb.read_json(str(rows)).write_parquet(str(path))
+    rows.unlink()
+
+
+def command() -> str:
+    """The command line of this process."""
+    return subprocess.list2cmdline(["python", "-m", "simulations", *sys.argv[1:]])
+
+
+def _flat(line: Line) -> dict[str, object]:
+    row = line.result.row
+    used = asdict(line.used)
+    used["seconds_5g"] = used.pop("seconds")
+    lost = row.gap_lost
+    return {
+        "method": row.name,
+        "setting": line.setting,
+        "sampling": row.sampling,
+        "pictures": row.pictures,
+        "cloud_calls": row.calls,
+        "corrected": row.corrected,
+        "kd_effnet": row.kernel.value,
+        "kd_effnet_spread": row.kernel.spread,
+        "gap_lost": lost.value if lost else None,
+        "gap_lost_spread": lost.spread if lost else None,
+        "kd_effnet_unseen": row.kernel_held_out,
+        "fd_effnet": row.frechet,
+        "precision": row.coverage.precision,
+        "recall": row.coverage.recall,
+        "f1": row.coverage.f1,
+        "pixel_distance": row.pixels,
+        "caption_first": line.retrieval.first,
+        "caption_five": line.retrieval.five,
+        "caption_cosine": line.retrieval.cosine,
+        **used,
+    }
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _quality(lines: Sequence[Line]) -> str:
+    if not lines:
+        return "Not drawn.\n"
+    heads = [
+        "method",
+        "sampling",
+        "n",
+        "calls",
+        "forwards / T",
+        "KD-EffNet",
+        "gap lost",
+        "FD-EffNet",
+    ]
+    heads += ["precision", "recall", "F1", "caption first", "in five"]
+    return _table(heads, [_quality_row(line) for line in lines])
+
+
+def _quality_row(line: Line) -> list[str]:
+    row, length = line.result.row, line.result.sample.tokens.shape[1]
+    return [
+        row.name,
+        row.sampling,
+        str(row.pictures),
+        f"{row.calls or 0:.1%}",
+        f"{line.used.forwards / length:.2f}",
+        f"{row.kernel.value:.2f} ± {row.kernel.spread:.2f}",
+        "–" if row.gap_lost is None else f"{row.gap_lost.value:.2f} ± {row.gap_lost.spread:.2f}",
+        f"{row.frechet:.0f}",
+        f"{row.coverage.precision:.3f}",
+        f"{row.coverage.recall:.3f}",
+        f"{row.coverage.f1:.3f}",
+        f"{line.retrieval.first:.1%}",
+        f"{line.retrieval.five:.1%}",
+    ]
+
+
+def _timings(timed: Sequence[Timing]) -> str:
+    if not timed:
+        return ""
+    sets = list(timed[0].seconds)
+    heads = ["deployment", "forwards", "cloud tokens", "drafts", "round trips", "kB up", "kB down"]
+    heads += [f"{link}, {name.split(',')[0]}" for name in sets for link in ("WiFi", "5G", "4G")]
+    rows = [
+        [
+            each.name,
+            f"{each.used.forwards:.0f}",
+            f"{each.used.cloud_tokens:.0f}",
+            f"{each.used.device_steps:.0f}",
+            f"{each.used.round_trips:.0f}",
+            f"{each.used.bytes_up / 1e3:.1f}",
+            f"{each.used.bytes_down / 1e3:.1f}",
+            *(f"{each.seconds[n][link]:.2f}" for n in sets for link in ("WiFi", "5G", "4G")),
+        ]
+        for each in timed
+    ]
+    return _table(heads, rows)
+
+
+def _crossings(found: Sequence[Crossing]) -> str:
+    rows = []
+    for each in found:
+        at = ", ".join(f"{value:.0f} ms" for value in each.at_ms) or "none up to 100 ms"
+        ends = (each.faster_at_0, each.faster_at_100)
+        rows.append([each.first, each.second, each.costs, at, *ends])
+    return _table(["of", "against", "costs", "cross at", "faster at 0", "at 100 ms"], rows)
+
+
+def _costs(costs: StepCosts) -> str:
+    cells = [f"{value * 1e3:.2f}" for value in (costs.device, *costs.cloud, costs.tree)]
+    heads = ["", "device step", *(f"cloud, {n}" for n in LENGTHS), "tree of 63"]
+    return _table(heads, [["ms", *cells]])
+
+
+def _intervals(whole: Findings) -> str:
+    heads = ["histories", "n", "coverage", "TV", "TV ≤ B", "Spearman(B, TV)", "greedy match"]
+    rows = [
+        [
+            each.histories,
+            str(each.pictures),
+            *map(
+                _cell,
+                (
+                    each.coverage,
+                    each.distance,
+                    each.within_bound,
+                    each.rank_correlation,
+                    each.greedy_match,
+                    each.shared_match,
+                ),
+            ),
+        ]
+        for each in whole.intervals
+    ]
+    return _table([*heads, "shared-noise match"], rows)
+
+
+def _cell(value: Estimate) -> str:
+    return f"{value.value:.3f} ± {value.spread:.3f}"

@@ -1,0 +1,125 @@
+"""The comparison as figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fleet.prediction import SCORE_NAMES
+from simulations.evaluation.intervals import Reliability
+from simulations.evaluation.jobs import Sample
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt  # the back end comes first
+
+_DPI = 110
+_SHOWN = 6  # pictures of a heat map
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A method on the plots: how far from real pictures, and what that takes."""
+
+    name: str
+    distance: float  # KD-EffNet
+    spread: float
+    costs: tuple[float, ...]
+
+
+def pareto(path: Path, axes: Sequence[str], points: Sequence[Point]) -> None:
+    """Distance from real pictures against each cost; the line joins what nothing else beats."""
+    figure, panels = plt.subplots(1, len(axes), figsize=(5 * len(axes), 4.6), sharey=True)
+    for index, (panel, title) in enumerate(zip(panels, axes, strict=True)):
+        for point in points:
+            x = point.costs[index]
+            panel.errorbar(x, point.distance, point.spread, fmt="o", ms=4, lw=0.8)
+            panel.annotate(point.name, (x, point.distance), fontsize=7, xytext=(4, 3),
+                           textcoords="offset points")  # fmt: skip
+        front = pareto_front([(p.costs[index], p.distance) for p in points])
+        panel.plot(*zip(*front, strict=True), color="black", lw=0.8, alpha=0.5)
+        panel.set_xlabel(title)
+        panel.grid(alpha=0.2)
+    panels[0].set_ylabel("KD-EffNet (lower is better)")
+    _save(figure, path)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one beats in both coordinates, by the first."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not front or y < front[-1][1]:
+            front.append((x, y))
+    return front
+
+
+def curves(
+    path: Path, x: Sequence[float], panels: dict[str, dict[str, list[float]]], label: str
+) -> None:
+    """Seconds a picture against the round-trip time, a panel a set of step costs."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 4.6), squeeze=False)
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for name, values in lines.items():
+            axis.plot(x, values, marker=".", lw=1.1, label=name)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("round-trip time, ms")
+        axis.set_yscale("log")
+        axis.grid(alpha=0.2, which="both")
+    axes[0][0].set_ylabel(label)
+    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _save(figure, path)
+
+
+def reliability(path: Path, lines: dict[str, Reliability]) -> None:
+    """B against the total variation that it bounds; points below the diagonal keep the bound."""
+    figure, axis = plt.subplots(figsize=(4.8, 4.6))
+    axis.plot([0, 1], [0, 1], color="black", lw=0.8, alpha=0.5)
+    for name, line in lines.items():
+        axis.plot(line.bound, line.distance, marker="o", ms=4, lw=1, label=name)
+    axis.set_xlabel("B, mean of a tenth of the positions")
+    axis.set_ylabel("TV of device and cloud, mean of the same")
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.2)
+    _save(figure, path)
+
+
+def heat_maps(path: Path, sample: Sample, captions: Sequence[str]) -> None:
+    """Pictures, where each token came from, and every score over the picture."""
+    side = round(sample.tokens.shape[1] ** 0.5)
+    count = min(_SHOWN, len(sample))
+    figure, axes = plt.subplots(
+        2 + len(SCORE_NAMES), count, figsize=(1.6 * count + 1, 1.6 * (2 + len(SCORE_NAMES)))
+    )
+    for column in range(count):
+        axes[0][column].imshow(sample.pictures[column])
+        axes[0][column].set_title(captions[column][:22], fontsize=7)
+        decisions = sample.decisions[column].reshape(side, side)
+        axes[1][column].imshow(decisions, cmap="tab10", vmin=0, vmax=9)
+    for row, name in enumerate(SCORE_NAMES, start=2):
+        values = sample.scores[:count, :, row - 2].reshape(count, side, side)
+        low, high = _range(values)
+        for column in range(count):
+            axes[row][column].imshow(values[column], cmap="viridis", vmin=low, vmax=high)
+        axes[row][0].set_ylabel(name, fontsize=7)
+    axes[1][0].set_ylabel("decision", fontsize=7)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+    _save(figure, path)
+
+
+def _range(values: NDArray[np.floating]) -> tuple[float, float]:
+    seen = values[np.isfinite(values)]
+    if not len(seen):
+        return 0.0, 1.0
+    low, high = np.quantile(seen, (0.02, 0.98))
+    return float(low), float(high)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=_DPI)
+    plt.close(figure)

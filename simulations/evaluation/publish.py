@@ -1,0 +1,82 @@
+"""From the results at equal calls to everything that the page shows."""
+
+from simulations.evaluation import findings, page
+from simulations.evaluation.captions import search_captions
+from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
+from simulations.evaluation.clock.steps import ACCELERATOR, measure
+from simulations.evaluation.family import models_version
+from simulations.evaluation.jobs import Sample, Studio
+from simulations.evaluation.order import Order
+from simulations.evaluation.own import best_settings, candidates
+from simulations.evaluation.search import ranked_rules
+from simulations.evaluation.study import CEILING, Plan, Result, Study, discrimination, rate_of
+from simulations.evaluation.version import commit
+
+_PAIRS = (
+    (OURS, CLOUD),
+    (OURS, "EAGLE-2, drafter in the cloud"),
+    (OURS, "speculative, drafter in the cloud"),
+    (OURS, "EAGLE-2, drafts over the link"),
+    (OURS, "ours, stop and wait"),
+    (OURS, "CoDe"),
+)
+
+
+def publish(order: Order, plan: Plan, studio: Studio, study: Study, results: list[Result]) -> None:
+    """Draw and measure what the table does not need, and write page, figures and Parquet."""
+    assert order.page is not None
+    figures = order.page.with_suffix("")
+    figures.mkdir(parents=True, exist_ok=True)
+    by_name = {result.method.name: result for result in results}
+    ours, ends = by_name[OURS], (by_name[CLOUD].sample, by_name[DEVICE].sample)
+    own = _own(order, plan, studio, study, results, ends) if order.own else []
+    costs = measure(order.models)
+    scorer = findings.judge(studio, study, order.work, order.out)
+    captions = study.assignment.captions
+    timed = findings.timings(results, (costs, ACCELERATOR))
+    lines = findings.lines(results, "equal calls", scorer, captions, costs)
+    whole = findings.Findings(
+        lines=lines + findings.lines(own, "own best", scorer, captions, costs),
+        real=findings.on_real_pictures(studio, study, scorer),
+        intervals=findings.look_at_intervals(order.work, study, ours, figures),
+        timings=timed,
+        crossings=findings.named_crossings(timed, _PAIRS),
+        costs=costs,
+    )
+    findings.draw_figures(figures, whole, study)
+    page.write_parquet(order.out / "evaluation.parquet", whole)
+    page.write_page(order.page, whole, _facts(order, by_name))
+
+
+def _own(
+    order: Order,
+    plan: Plan,
+    studio: Studio,
+    study: Study,
+    results: list[Result],
+    ends: tuple[Sample, Sample],
+) -> list[Result]:
+    """The methods between the ends, at their own best rules."""
+    fixed = {CLOUD, DEVICE, CEILING}
+    methods = [result.method for result in results if result.method.name not in fixed]
+    rules = candidates(ranked_rules(order.search_path), plan.shipped.sampling)
+    ours = next(result for result in results if result.method.name == OURS)
+    assignment = search_captions(study.pictures, order.searched, study.assignment)
+    searched = (assignment, study.standard, study.real)
+    rate = rate_of(plan, ours.sample)
+    best = best_settings(studio, methods, rules, plan.shipped, rate, searched)
+    at_ends = [result for result in results if result.method.name in {CLOUD, DEVICE}]
+    return [*at_ends, *study.at_own_best(plan, ends, best)]
+
+
+def _facts(order: Order, by_name: dict[str, Result]) -> dict[str, object]:
+    cloud, device = by_name[CLOUD].row.kernel, by_name[DEVICE].row.kernel
+    return {
+        "command": page.command(),
+        "commit": commit(),
+        "family": models_version(order.work),
+        "pictures": order.pictures,
+        "others": order.others,
+        "seeds": order.seeds,
+        "discrimination": discrimination(cloud, device),
+    }

@@ -1,0 +1,84 @@
+"""The whole evaluation of a tiny exported family, through the command line, twice."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fleet.models.signing import generate_key
+from fleet.training.export_bundle import Release, export_family
+from simulations.cli import main
+from simulations.evaluation.catalogue import all_names
+from tests.unit.models.tiny_family import GRID, write_work
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+STYLES, THINGS = ("google", "twitter", "fluent"), ("red heart", "cat", "face", "eyes", "a cat")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training folder with an exported family in it, and 60 made-up pictures."""
+    folder = tmp_path_factory.mktemp("work")
+    write_work(folder)
+    rng, side = np.random.default_rng(0), 2 * GRID
+    count = 60
+    np.savez(
+        folder / "pictures.npz",
+        pixels=rng.integers(0, 256, (count, side, side, 3), np.uint8),
+        split=np.array([0, 0, 0, 1, 2] * (count // 5), np.uint8),
+        weight=np.ones(count, np.float32),
+    )
+    captions = [f"{STYLES[i % 3]}: {THINGS[i % 5]}" for i in range(count)]
+    (folder / "captions.json").write_text(json.dumps(captions))
+    generate_key(folder / "signing.key", folder / "signing.pub")
+    release = Release("tiny", 2.0, "spread")
+    export_family(folder, folder / "models", folder / "signing.key", release)
+    return folder
+
+
+def evaluate(work: Path, *more: str) -> str:
+    order = ["evaluate", "--work", str(work), "--models", str(work / "models")]
+    order += ["--out", str(work / "out"), "--pictures", "12", "--others", "8", "--searched", "6"]
+    done = CliRunner().invoke(main, [*order, "--processes", "1", "--seeds", "2", *more])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_everything_is_drawn_measured_and_written_and_a_second_run_draws_nothing(
+    work: Path,
+) -> None:
+    page = work / "results.md"
+
+    evaluate(work, "--methods", "all", "--budget", "0.4", "--page", str(page))
+
+    text = page.read_text()
+    for name in all_names():
+        assert f"| {name} | T 0." in text or f"| {name} | T 1" in text, name
+    for figure in ("pareto", "latency", "reliability", "scores"):
+        assert (work / "results" / f"{figure}.png").exists()
+    columns = duckdb.read_parquet(str(work / "out" / "evaluation.parquet"))
+    settings = dict(columns.aggregate("setting, count(*)").fetchall())
+    assert settings["equal calls"] == len(all_names()) + 1  # the ceiling at the shipped sampling
+    assert settings["own best"] == len(all_names())
+    rows = json.loads((work / "out" / "evaluation.json").read_text())["rows"]
+    calls = {row["name"]: row["calls"] for row in rows}
+    assert calls["random"] == pytest.approx(0.4, abs=0.12)
+    assert calls["speculative"] == 1
+
+    chunks = {path: path.stat().st_mtime_ns for path in (work / "out").rglob("*.npz")}
+    evaluate(work, "--methods", "all", "--budget", "0.4", "--page", str(page), "--no-own")
+    again = {path: path.stat().st_mtime_ns for path in (work / "out").rglob("*.npz")}
+    assert again == chunks
+
+
+def test_an_unknown_method_is_refused_with_the_list(work: Path) -> None:
+    order = ["evaluate", "--work", str(work), "--out", str(work / "o"), "--methods", "eagle"]
+
+    done = CliRunner().invoke(main, order)
+
+    assert done.exit_code == 2
+    assert "there is no method 'eagle': take of cloud-only" in done.output
