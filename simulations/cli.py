@@ -235,6 +235,62 @@ def rounds(nodes: int, rounds: int) -> None:
     _figures(measure(nodes=nodes, rounds=rounds))
 
 
+@bench.command()
+@click.option("--seconds", default=20.0, show_default=True, help="Of each measurement.")
+@click.option("--devices", default=64, show_default=True, help="Replayed at full speed.")
+@click.option("--sessions", default="1,32,128,512", show_default=True, help="At a device's pace.")
+@click.option("--fleets", default="1,8,32,128", show_default=True, help="Devices, whole pictures.")
+@click.option("--minutes", default=0.0, show_default=True, help="Of the memory test; 0: none.")
+@click.option("--peer", is_flag=True, help="Also decode next to transformers, if it is installed.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def engine(  # noqa: PLR0913  # one parameter an option
+    seconds: float,
+    devices: int,
+    sessions: str,
+    fleets: str,
+    minutes: float,
+    peer: bool,
+    models: Path | None,
+) -> None:
+    """The hub's engine under recorded requests; docs/limits.md reads the figures."""
+    import asyncio
+
+    from fleet.models.bundle import reference_path
+    from simulations import bench_engine, bench_forward
+    from simulations.load.recording import record
+
+    family = models or reference_path()
+    _figures(bench_forward.forwards(family, rounds=20))
+    _figures(bench_forward.paddings(family, rounds=20))
+    if peer:
+        _figures(bench_forward.decoding(family, tokens=128, rounds=5))
+    scripts = asyncio.run(record(family))
+    work = {"seconds": seconds}
+    _figures([asyncio.run(bench_engine.throughput(family, scripts, devices=devices, **work))])
+    if sessions:
+        counts = _numbers(sessions)
+        _figures(asyncio.run(bench_engine.latencies(family, scripts, sessions=counts, **work)))
+    if fleets:
+        counts = _numbers(fleets)
+        _figures(asyncio.run(bench_engine.pictures(family, scripts, devices=counts, **work)))
+    if minutes:
+        _figures(asyncio.run(bench_engine.memory(family, scripts, sessions=128, minutes=minutes)))
+
+
+def _numbers(text: str) -> list[int]:
+    from fleet.errors import InvalidInputError
+
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"{text!r} is not a list such as 1,32,128") from error
+
+
 def _figures(rows: "Sequence[DataclassInstance]") -> None:
     """Prints equal dataclasses as a table, numbers with three digits."""
     from dataclasses import asdict
