@@ -51,8 +51,8 @@ async def bench(*, rounds: int, size_bytes: int) -> list[RoundTrips]:
     async with AsyncExitStack() as stack:
         subjects = {"tcp": await stack.enter_async_context(_tcp_echo())}
         brokers = {"embedded": await stack.enter_async_context(embedded_broker(_free_port()))}
-        if (program := _mosquitto()) is not None:
-            brokers["mosquitto"] = await stack.enter_async_context(_run_mosquitto(program))
+        if (program := mosquitto_program()) is not None:
+            brokers["mosquitto"] = await stack.enter_async_context(run_mosquitto(program))
         for name, broker in brokers.items():
             hub = await stack.enter_async_context(connect(broker, client_id="hub"))
             node = await stack.enter_async_context(connect(broker, client_id="node"))
@@ -136,12 +136,12 @@ async def _mqtt_echo(hub: Transport, node: Transport, qos: QoS) -> AsyncIterator
         await asyncio.wait([task])
 
 
-def _mosquitto() -> str | None:
+def mosquitto_program() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 
 
 @asynccontextmanager
-async def _run_mosquitto(program: str) -> AsyncIterator[BrokerSettings]:
+async def run_mosquitto(program: str) -> AsyncIterator[BrokerSettings]:
     broker = BrokerSettings(port=_free_port())
     with tempfile.TemporaryDirectory(prefix="ciar-bench-") as folder:
         settings = _write_settings(Path(folder), broker.port)

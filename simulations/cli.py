@@ -159,6 +159,21 @@ def transport(rounds: int, size: int) -> None:
 
 
 @bench.command()
+@click.option("--count", default=5000, show_default=True, type=click.IntRange(100))
+@click.option("--batch", default=64, show_default=True, type=click.IntRange(1, 1024))
+@click.option("--url", help="An empty database, which is emptied again. Default: SQLite.")
+@command_errors
+def records(count: int, batch: int, url: str | None) -> None:
+    """Records into the database, next to the same statements by bare executemany."""
+    from tempfile import TemporaryDirectory
+
+    from simulations.bench_records import bench as measure
+
+    with TemporaryDirectory() as folder:
+        _figures(measure(url or f"sqlite:///{folder}/hub.db", records=count, batch=batch))
+
+
+@bench.command()
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
 @click.option(
     "--models",

@@ -142,6 +142,10 @@ class Database:
                 ).fetchall()
                 free, before = _free_pages(connection), free
 
+    def driver(self) -> Any:
+        """A connection of the driver itself, for measurements; close it."""
+        return self._engine.raw_connection()
+
     def close(self) -> None:
         """Closes all connections."""
         self._engine.dispose()

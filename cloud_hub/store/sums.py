@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection
 
-from cloud_hub.store.buckets import bucket_of, score_bins
+from cloud_hub.store.buckets import SCORE_BINS, bucket_of, score_bins
 from cloud_hub.store.database import insert_or_add
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
 from fleet.protocol.messages import GenerationRecord
@@ -25,8 +26,7 @@ _KEYS: dict[type[Base], tuple[str, ...]] = {
 }
 TABLES = tuple(_KEYS)
 _COUNTED = {"pictures", "calls", "fallbacks"}
-# decisions, in the order of their codes (`fleet/protocol/messages.py`); prefix is not counted
-_BECAME = {1: ("local",), 2: ("verified",), 3: ("verified", "corrected"), 4: ("unverified",)}
+_DECISIONS = 5  # prefix, local, verified, corrected, unverified: `fleet/protocol/messages.py`
 
 
 class Sums:
@@ -52,9 +52,10 @@ class Sums:
                 connection.execute(insert_or_add(connection, table, columns(table)), keyed)
 
 
-def columns(table: type[Base]) -> list[str]:
+@cache
+def columns(table: type[Base]) -> tuple[str, ...]:
     """What is summed in a table."""
-    return [c.name for c in table.__table__.columns if c.name not in _KEYS[table]]
+    return tuple(c.name for c in table.__table__.columns if c.name not in _KEYS[table])
 
 
 def keys(table: type[Base]) -> tuple[str, ...]:
@@ -90,10 +91,13 @@ def _count(sums: Sums, span: Key, record: GenerationRecord) -> None:
     decisions = np.frombuffer(record.decisions, np.uint8)
     if len(bins) != len(decisions):  # a picture whose arrays the node dropped, or never kept
         return
-    pairs, counts = np.unique(np.stack([bins, decisions], axis=1), axis=0, return_counts=True)
-    for (score_bin, decision), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        for name in _BECAME.get(decision, ()):
-            sums.add(ScoreSumRow, (*span, score_bin), {name: count})
+    known = decisions < _DECISIONS
+    cells = bins[known] * _DECISIONS + decisions[known]
+    counts = np.bincount(cells, minlength=SCORE_BINS * _DECISIONS).reshape(-1, _DECISIONS)
+    for score_bin in np.flatnonzero(counts[:, 1:].any(axis=1)).tolist():
+        _, local, stood, corrected, unverified = counts[score_bin].tolist()
+        became = {"local": local, "verified": stood + corrected, "corrected": corrected}
+        sums.add(ScoreSumRow, (*span, score_bin), became | {"unverified": unverified})
 
 
 def metrics(record: GenerationRecord) -> dict[str, float]:

@@ -1,5 +1,8 @@
 """Migrations: they make the schema of the tables, once, and tell other databases apart."""
 
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -98,6 +101,40 @@ def test_a_database_that_cannot_be_opened_is_a_sentence(
         pytest.raises(StoreError, match=r"refused|failed"),
     ):
         revision.standing(server)
+
+
+_KILLED = """
+import os, signal, sys
+from cloud_hub.store import revision, views
+from cloud_hub.store.database import Database
+views.make = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # the last step of a migration
+revision.migrate(Database(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("before", [None, "0001"])
+def test_a_migration_that_is_killed_leaves_what_was_there(url: str, before: str | None) -> None:
+    with Database(url) as database:
+        if before:
+            revision.migrate(database, before)
+        found = revision.standing(database)
+
+        killed = subprocess.run([sys.executable, "-c", _KILLED, url], check=False, timeout=50)
+
+        assert killed.returncode == -signal.SIGKILL
+        assert revision.standing(database) is found
+        assert revision.migrate(database) == revision.head()
+
+
+def test_views_of_another_edition_are_behind_and_made_anew(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(text("DROP VIEW v_version"))
+        connection.execute(text("CREATE VIEW v_version AS SELECT 0 AS edition"))
+    assert revision.standing(database) is Standing.BEHIND
+
+    revision.migrate(database)
+
+    assert revision.standing(database) is Standing.CURRENT
 
 
 def test_pictures_of_the_first_revision_are_kept_and_still_known(url: str) -> None:
