@@ -306,6 +306,48 @@ def _numbers(text: str) -> list[int]:
         raise InvalidInputError(f"{text!r} is not a list such as 1,32,128") from error
 
 
+@bench.command("real-size")
+@click.option(
+    "--size", "sizes", multiple=True, type=click.Choice(["B", "L", "XL"]), default=["B", "L", "XL"]
+)
+@click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--stories",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File of recorded decisions.",
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Training folder: draw pictures first, and write STORIES anew.",
+)
+@click.option("--pictures", default=6, show_default=True, type=click.IntRange(1), help="To draw.")
+@command_errors
+def real_size(
+    sizes: tuple[str, ...],
+    dtype: str,
+    rounds: int,
+    stories: Path,
+    work: Path | None,
+    pictures: int,
+) -> None:
+    """Methods at LlamaGen's sizes: recorded decisions on random weights, one guided picture."""
+    from simulations.real_size import stories as told
+    from simulations.real_size.bench import bench as measure
+
+    if work is not None:
+        from fleet.models.bundle import reference_path
+        from fleet.training.pictures import load_pictures
+        from simulations.evaluation.captions import chosen_captions
+        from simulations.evaluation.run import shipped_policy
+
+        captions = chosen_captions(load_pictures(work), pictures).captions
+        told.save(stories, told.record(work, shipped_policy(reference_path()), captions))
+    _figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
+
+
 def _figures(rows: "Sequence[DataclassInstance]") -> None:
     """Prints equal dataclasses as a table, numbers with three digits."""
     from dataclasses import asdict

@@ -1,0 +1,91 @@
+"""Recorded decisions against made-up times of a large model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleet.errors import InvalidInputError
+from simulations.evaluation.clock.steps import LENGTHS, StepCosts
+from simulations.evaluation.methods import Exchange
+from simulations.real_size import bench, stories
+from simulations.real_size.stories import Recorded
+
+TOKENS, PREFIX = 64, 4
+CLOUD, LOCAL, VERIFIED, CORRECTED = range(4)
+# A forward of n tokens takes n + 9 seconds, a tree 50; the device takes none.
+COSTS = StepCosts("made up", 0.0, 0.0, tuple(n + 9.0 for n in LENGTHS), 50.0)
+
+
+def recorded(
+    name: str, exchange: Exchange, decisions: list[int], sent: int = 0, levels: int = 0
+) -> Recorded:
+    row = np.array([CLOUD] * PREFIX + decisions * (60 // len(decisions)), np.uint8)
+    drafts = np.zeros(TOKENS, np.uint8)
+    if sent:
+        drafts[:: sent + 1] = sent
+    return Recorded(name, exchange, levels, PREFIX, row[None], drafts[None])
+
+
+ALONE = recorded("cloud-only", "stream", [CLOUD])
+WAITING = recorded("waiting", "wait", [LOCAL, LOCAL, VERIFIED])
+ROUNDS = recorded("rounds", "rounds", [CLOUD], sent=3)
+TREES = recorded("trees", "rounds", [CLOUD], sent=3, levels=4)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, bench.RealSize]:
+    monkeypatch.setattr(bench, "measure", lambda *_: COSTS)
+    found = bench.bench([ALONE, WAITING, ROUNDS, TREES], ["XL"], "fp32", rounds=1)
+    return {row.method: row for row in found}
+
+
+def test_cloud_only_takes_a_forward_a_token(rows: dict[str, bench.RealSize]) -> None:
+    alone = rows["cloud-only"]
+
+    assert (alone.calls, alone.forwards, alone.ratio) == (1, 1, 1)
+    assert alone.cloud_s == TOKENS * 10
+    assert (alone.step_s, alone.span_8) == (10, 1.7)
+
+
+def test_a_question_takes_one_forward_over_what_the_cloud_has_not_seen(
+    rows: dict[str, bench.RealSize],
+) -> None:
+    waiting = rows["waiting"]
+
+    # The prefix takes 4 forwards of one token; every third token of the other 60 is asked about,
+    # over the three tokens before it, of which the first question has the prefix's last.
+    assert waiting.calls == (PREFIX + 20) / TOKENS
+    assert waiting.forwards == (PREFIX + 20) / TOKENS
+    assert waiting.cloud_s == pytest.approx(4 * 10 + 20 * (3 + 9), rel=0.01)
+    assert waiting.ratio == pytest.approx(640 / waiting.cloud_s)
+
+
+def test_a_round_takes_one_forward_over_its_drafts_and_one_more(
+    rows: dict[str, bench.RealSize],
+) -> None:
+    assert rows["rounds"].cloud_s == 16 * (4 + 9)
+    assert rows["trees"].cloud_s == 16 * 50
+
+
+def test_a_slower_link_takes_longer(rows: dict[str, bench.RealSize]) -> None:
+    waiting = rows["waiting"]
+
+    assert waiting.cloud_s < waiting.wifi_s < waiting.five_g_s < waiting.four_g_s
+
+
+def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+    stories.save(tmp_path / "stories.npz", [ALONE, TREES])
+
+    alone, trees = stories.load(tmp_path / "stories.npz")
+
+    assert (trees.name, trees.exchange, trees.levels) == ("trees", "rounds", 4)
+    assert np.array_equal(alone.decisions, ALONE.decisions)
+    assert np.array_equal(trees.sent, TREES.sent)
+
+
+def test_a_file_without_decisions_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stories.npz").write_bytes(b"nothing")
+
+    with pytest.raises(InvalidInputError, match="holds no recorded decisions"):
+        stories.load(tmp_path / "stories.npz")
