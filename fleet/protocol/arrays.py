@@ -10,6 +10,7 @@ from fleet.errors import ProtocolError
 FEATURE_BYTES = 48
 SCORE_FLOOR = 1e-12  # scores at or below it share code 0
 SCORE_CEILING = 1e2
+SCORE_BROKEN = 255  # code of what is not a number, or beyond the ceiling
 _SCORE_SPAN = math.log(SCORE_CEILING / SCORE_FLOOR)
 
 Tokens = NDArray[np.int64]
@@ -71,9 +72,20 @@ def pack_scores(scores: NDArray[np.float64]) -> bytes:
 
     A score that is not a number, or is infinite, packs as 255: it went to the cloud.
     """
-    safe = np.clip(np.nan_to_num(scores, nan=SCORE_CEILING), SCORE_FLOOR, SCORE_CEILING)
-    codes: NDArray[np.float64] = np.round(np.log(safe / SCORE_FLOOR) / _SCORE_SPAN * 255)
-    return codes.astype(np.uint8).tobytes()
+    return score_codes(scores).tobytes()
+
+
+def score_codes(scores: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The codes [n] that `pack_scores` writes."""
+    safe = np.nan_to_num(scores, nan=SCORE_CEILING, neginf=SCORE_CEILING)
+    safe = np.clip(safe, SCORE_FLOOR, SCORE_CEILING)
+    codes: NDArray[np.float64] = np.round(np.log(safe / SCORE_FLOOR) / _SCORE_SPAN * SCORE_BROKEN)
+    return codes.astype(np.uint8)
+
+
+def score_limit(code: int) -> float:
+    """Where the scores of a code end and those of the next begin."""
+    return SCORE_FLOOR * math.exp((code + 0.5) / SCORE_BROKEN * _SCORE_SPAN)
 
 
 def unpack_scores(data: bytes) -> NDArray[np.float64]:

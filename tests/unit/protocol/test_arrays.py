@@ -15,6 +15,7 @@ from fleet.protocol.arrays import (
     pack_mask,
     pack_scores,
     pack_tokens,
+    score_limit,
     unpack_confidences,
     unpack_features,
     unpack_mask,
@@ -65,7 +66,16 @@ def test_confidences_come_back_within_a_step(confidences: list[float]) -> None:
 def test_scores_beyond_the_scale_take_its_ends() -> None:
     packed = pack_scores(np.array([0.0, -1.0, 1e-30, 1e3, np.inf, np.nan, -np.inf]))
 
-    assert list(packed) == [0, 0, 0, 255, 255, 255, 0]
+    assert list(packed) == [0, 0, 0, 255, 255, 255, 255]
+
+
+@given(st.integers(0, 253))
+def test_a_limit_parts_the_scores_of_a_code_from_those_of_the_next(code: int) -> None:
+    limit = score_limit(code)
+
+    below, above = pack_scores(np.array([limit * (1 - 1e-9), limit * (1 + 1e-9)]))
+
+    assert (below, above) == (code, code + 1)
 
 
 def test_the_order_of_scores_survives() -> None:
