@@ -1,7 +1,7 @@
 """Messages to engine requests, with all checks of input, and the engine's answers to messages."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from cloud_hub.engine.requests import (
     Opening,
     Run,
     SessionKey,
+    Tokens,
 )
+from fleet.decoding.residual import QuantisedLaw
+from fleet.decoding.verify import Rule, RuleName
 from fleet.errors import InvalidInputError, ProtocolError
 from fleet.ids import ModelVersion, NodeId, WorkerId, is_level
 from fleet.models.caption import Captions
@@ -26,6 +29,7 @@ from fleet.protocol.arrays import (
     pack_confidences,
     pack_tokens,
     unpack_features,
+    unpack_laws,
     unpack_mask,
     unpack_tokens,
 )
@@ -74,6 +78,7 @@ def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Openin
             branch=message.branch,
             history=_read_run(service, 0, message.history),
             deadline_s=message.deadline_s,
+            rule=Rule(cast(RuleName, message.rule), message.relaxation),
         )
     except (InvalidInputError, ProtocolError) as error:
         return _refused(message, "invalid", str(error))
@@ -97,6 +102,7 @@ def read_verify(service: Service, node: NodeId, message: VerifyRequest) -> Backl
             run=run,
             uncertain=uncertain,
             deadline_s=message.deadline_s,
+            laws=_read_laws(service, run.tokens[uncertain], message.laws),
         )
     except ProtocolError as error:
         return _refused(message, "invalid", str(error))
@@ -170,6 +176,17 @@ def _read_features(data: bytes, local: Mask) -> Features:
     if data:
         features[local] = unpack_features(data, int(local.sum()))
     return features
+
+
+def _read_laws(service: Service, drafts: Tokens, data: bytes) -> tuple[QuantisedLaw, ...]:
+    """The laws of the uncertain drafts; no bytes at all: the session's rule needs none."""
+    laws = tuple(unpack_laws(data, service.vocab_size))
+    if laws and len(laws) != len(drafts):
+        raise ProtocolError(f"{len(laws)} draft laws for {len(drafts)} uncertain drafts")
+    for draft, sent in zip(drafts, laws, strict=False):
+        if draft not in sent.codes:
+            raise ProtocolError(f"draft {draft} has probability 0 in the law that it came with")
+    return laws
 
 
 def _refused(

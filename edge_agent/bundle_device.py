@@ -9,6 +9,8 @@ from edge_agent.device import Order
 from edge_agent.drafts import Draft
 from edge_agent.threads import fastest
 from fleet.decoding.accept import START, Decision, decide, device_only, follow, score_of
+from fleet.decoding.residual import law_to_send
+from fleet.decoding.sampling import sharpen
 from fleet.decoding.uncertainty import quantise_features
 from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
@@ -51,7 +53,11 @@ class BundleDevice:
         """Encodes the caption and draws all noise of the picture at once."""
         words = self._model.vocabulary.encode(order.caption)
         state = self._model.begin(
-            words, seed=order.seed, sampling=order.sampling, policy=order.policy
+            words,
+            seed=order.seed,
+            sampling=order.sampling,
+            policy=order.policy,
+            extras=("logits",) if order.rule.name == "residual" else (),
         )
         return BundleDrafter(self._model, state, order)
 
@@ -100,4 +106,9 @@ class BundleDrafter:
         uncertain = decide(policy, score, position, track) is Decision.VERIFY
         if position >= self._order.prefix_tokens:
             self._tracks[position + 1] = follow(policy, track, uncertain)
+        if uncertain and self._order.rule.name == "residual" and prediction.logits is not None:
+            # Drawn from the very law that will be sent.
+            sent = law_to_send(sharpen(prediction.logits, self._order.sampling))
+            token = sent.draw(self._state.noise[position])
+            return Draft(token, score, uncertain, prediction.feature, sent)
         return Draft(prediction.token, score, uncertain, prediction.feature)

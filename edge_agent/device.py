@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from edge_agent.drafts import Draft
 from fleet.decoding.accept import Policy
+from fleet.decoding.verify import SHARED_NOISE, Rule
 from fleet.models.bundle import Manifest
 from fleet.protocol.messages import Sampling
 
@@ -22,6 +23,7 @@ class Order:
     policy: Policy
     prefix_tokens: int
     use_features: bool
+    rule: Rule = SHARED_NOISE
 
 
 class Drafter(Protocol):

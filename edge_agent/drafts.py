@@ -6,6 +6,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.decoding.residual import QuantisedLaw
 from fleet.errors import ProtocolError
 
 
@@ -29,6 +30,7 @@ class Draft:
     score: float
     uncertain: bool
     feature: NDArray[np.floating]  # [48], as the device model gives it
+    law: QuantisedLaw | None = None  # that the token was drawn from, where the rule needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Backlog:
     uncertain: NDArray[np.bool_]  # [n]
     local: NDArray[np.bool_]  # [n]
     features: NDArray[np.float32]  # [number of local, 48]
+    laws: tuple[QuantisedLaw, ...] = ()  # of the uncertain tokens, where the rule needs them
 
     @property
     def end(self) -> int:

@@ -16,6 +16,7 @@ from edge_agent.shelf import Unfinished
 from edge_agent.turns import Turns
 from edge_agent.verifier import Verifier
 from fleet.decoding.policies import PolicyName
+from fleet.decoding.verify import Rule
 from fleet.errors import CapacityError, InvalidInputError, TransportError
 from fleet.ids import GenerationId, new_id
 from fleet.models.bundle import Manifest
@@ -187,6 +188,7 @@ class Maker:
             policy=PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration),
             prefix_tokens=self._manifest.prefix_tokens if prefix is None else prefix,
             use_features=self._defaults.use_features,
+            rule=Rule(self._defaults.rule, self._defaults.relaxation),
         )
 
     def _pace(self, policy: str) -> Pace:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.drafts import Backlog, Draft, Known, Mark, Tally, Verdict, check_verdict
+from fleet.decoding.residual import QuantisedLaw
 from fleet.errors import ProtocolError
 from fleet.ids import RequestId
 from fleet.prediction import FEATURE_SIZE
@@ -44,6 +45,7 @@ class Picture:
     scores: NDArray[np.float64] = field(init=False)
     confidences: NDArray[np.float64] = field(init=False)
     features: NDArray[np.float32] = field(init=False)
+    _laws: dict[int, QuantisedLaw] = field(init=False, default_factory=dict)  # by position
     _asked: dict[RequestId, _Asked] = field(init=False, default_factory=dict)
     _bonus: tuple[int, int] | None = field(init=False, default=None)  # position, token
     _settled: int = field(init=False, default=0)  # nothing before it is pending
@@ -126,6 +128,7 @@ class Picture:
             uncertain=self.marks[span] == Mark.PENDING,
             local=local,
             features=self.features[span][local],
+            laws=self._laws_of(self.sent + np.flatnonzero(uncertain)),
         )
 
     def history(self) -> Backlog:
@@ -190,6 +193,8 @@ class Picture:
         self.tokens[position] = draft.token
         self.scores[position] = draft.score
         self.features[position] = draft.feature
+        if draft.law is not None:
+            self._laws[position] = draft.law
         self.marks[position] = self._mark(draft)
         self.length += 1
         self._use_bonus()
@@ -246,6 +251,10 @@ class Picture:
         self.marks[self.marks == Mark.PENDING] = Mark.UNVERIFIED
 
     # ── How it changes ────────────────────────────────────────────────────────────────────
+
+    def _laws_of(self, positions: NDArray[np.int64]) -> tuple[QuantisedLaw, ...]:
+        known = (self._laws.get(int(position)) for position in positions)
+        return tuple(law for law in known if law is not None)
 
     def _mark(self, draft: Draft) -> Mark:
         if not draft.uncertain:

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from fleet.decoding.policies import PolicyName
+from fleet.decoding.verify import MAX_RELAXATION, RuleName
 from fleet.errors import InvalidInputError
 from fleet.prediction import PolicyScore
 from fleet.settings import Section, Settings
@@ -44,6 +45,12 @@ class GenerationSettings(Section):
     )
     score: PolicyScore | None = Field(default=None, description="unset: the bundle's score")
     threshold: float | None = Field(default=None, description="unset: the bundle's threshold")
+    rule: RuleName = Field(
+        default="gumbel", description="how the cloud judges: by shared noise, or residual"
+    )
+    relaxation: float = Field(
+        default=1.0, ge=1, le=MAX_RELAXATION, description="of the residual rule; 1 is exact"
+    )
     prefix_tokens: int | None = Field(default=None, ge=0, description="unset: the bundle's number")
     use_features: bool = Field(default=True, description="whether the cloud adds interval features")
     without_cloud: WithoutCloud = Field(

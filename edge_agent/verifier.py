@@ -12,7 +12,13 @@ from edge_agent.device import Order
 from edge_agent.drafts import Backlog, Verdict
 from fleet.ids import BootId, GenerationId, NodeId, RequestId, WorkerId
 from fleet.protocol import topics
-from fleet.protocol.arrays import pack_features, pack_mask, pack_tokens, unpack_confidences
+from fleet.protocol.arrays import (
+    pack_features,
+    pack_laws,
+    pack_mask,
+    pack_tokens,
+    unpack_confidences,
+)
 from fleet.protocol.codec import encode
 from fleet.protocol.messages import (
     GenerationClose,
@@ -117,6 +123,8 @@ class Verifier:
             sampling=order.sampling,
             prefix_tokens=order.prefix_tokens,
             use_features=order.use_features,
+            rule=order.rule.name,
+            relaxation=order.rule.relaxation,
             branch=history.branch,
             history=History(
                 tokens=pack_tokens(history.tokens),
@@ -151,6 +159,7 @@ class Verifier:
             uncertain=pack_mask(backlog.uncertain),
             local=pack_mask(backlog.local),
             features=pack_features(features),
+            laws=pack_laws(backlog.laws),
             deadline_s=about.deadline_s,
         )
         topic = topics.pinned_request(self._node, worker)

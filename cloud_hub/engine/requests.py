@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.decoding.residual import QuantisedLaw
+from fleet.decoding.verify import SHARED_NOISE, Rule
 from fleet.ids import BootId, GenerationId, NodeId, RequestId
 from fleet.protocol.messages import Sampling
 
@@ -54,6 +56,7 @@ class Opening:
     branch: int
     history: Run
     deadline_s: float
+    rule: Rule = SHARED_NOISE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,7 @@ class Backlog:
     run: Run
     uncertain: Mask  # [n]
     deadline_s: float
+    laws: tuple[QuantisedLaw, ...] = ()  # of the uncertain drafts, for the residual rule
 
     @property
     def end(self) -> int:
@@ -95,6 +99,7 @@ _PLAIN = (
     "seed",
     "sampling",
     "use_features",
+    "rule",
     "prefix_tokens",
     "branch",
 )

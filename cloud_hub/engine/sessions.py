@@ -22,6 +22,7 @@ from cloud_hub.engine.requests import (
     SessionKey,
     Tokens,
 )
+from fleet.decoding.verify import Rule
 from fleet.ids import BootId, RequestId
 from fleet.protocol.arrays import FEATURE_BYTES
 from fleet.protocol.messages import Sampling
@@ -44,6 +45,7 @@ class Session:
     seed: int
     sampling: Sampling
     use_features: bool
+    rule: Rule
     branch: int
     tokens: Tokens  # [T]
     local: Mask  # [T]
@@ -164,6 +166,7 @@ class Sessions:
             seed=request.seed,
             sampling=request.sampling,
             use_features=request.use_features,
+            rule=request.rule,
             branch=request.branch,
             tokens=np.zeros(self._positions, np.int64),
             local=np.zeros(self._positions, bool),

@@ -23,8 +23,9 @@ from cloud_hub.engine.requests import (
 from cloud_hub.engine.runner import Span
 from cloud_hub.engine.sessions import Session
 from fleet.decoding.noise import gumbel
+from fleet.decoding.residual import Evidence, judge_residual, luck_of
 from fleet.decoding.sampling import draw, law, sharpen
-from fleet.decoding.verify import judge
+from fleet.decoding.verify import Verdict, judge
 
 Reply = Callable[[Answer], Awaitable[None]]
 
@@ -150,6 +151,8 @@ def _plan_backlog(backlog: Backlog, session: Session) -> Span | Denied:
         return Denied(Reason.STALE if older else Reason.UNKNOWN_SESSION)
     if backlog.start > session.length:
         return Denied(Reason.GAP, expected=session.length)
+    if session.rule.name == "residual" and len(backlog.laws) != backlog.uncertain.sum():
+        return Denied(Reason.INVALID, detail="the residual rule needs each uncertain draft's law")
     session.rewind(backlog.start)
     session.write(backlog.start, backlog.run)
     return Span(
@@ -164,14 +167,8 @@ def _plan_backlog(backlog: Backlog, session: Session) -> Span | Denied:
 def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> Judged:
     session = task.session
     laws = _laws_from(backlog.start, session, span, rows)
-    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
-    bonus = [len(backlog.run)] if backlog.end < session.positions else []
-    draws, confidences = _draw(
-        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
-    )
-    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
-    targets[judged + bonus] = draws
-    verdict = judge(backlog.run.tokens, backlog.uncertain, targets)
+    rule = _by_residual if session.rule.name == "residual" else _by_shared_noise
+    verdict, confidences = rule(session, backlog, laws)
     stands = slice(0, min(verdict.accepted + 1, len(backlog.run)))  # or fell, as the first one
     drafted = backlog.uncertain | backlog.run.local
     task.looked = Looked(backlog.start, backlog.run.part(stands), drafted[stands], laws[stands])
@@ -182,10 +179,47 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     else:
         session.cached = backlog.end
     session.ahead = laws[verdict.accepted]
-    shown = sum(index <= verdict.accepted for index in judged)
+    shown = int(backlog.uncertain[: verdict.accepted + 1].sum())
     return Judged(
         session.branch, verdict.accepted, verdict.next_token, tuple(confidences[:shown]), task.cost
     )
+
+
+def _by_shared_noise(
+    session: Session, backlog: Backlog, laws: Logits
+) -> tuple[Verdict, list[float]]:
+    """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
+    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
+    bonus = [len(backlog.run)] if backlog.end < session.positions else []
+    draws, confidences = _draw(
+        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
+    )
+    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
+    targets[judged + bonus] = draws
+    return judge(backlog.run.tokens, backlog.uncertain, targets), confidences
+
+
+def _by_residual(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
+    """The verdict, and the cloud's probabilities of the tokens that stand or replace one.
+
+    No bonus token: it would have other luck than a verdict on the same position, and whether a
+    device has use for it is a matter of timing, on which a picture must not depend.
+    """
+    judged = np.flatnonzero(backlog.uncertain)
+    target = np.zeros((len(backlog.run), laws.shape[-1]))
+    target[judged] = law(sharpen(laws[judged], session.sampling))
+    drafts = np.zeros_like(target)
+    drafts[judged] = [sent.dense(laws.shape[-1]) for sent in backlog.laws]
+    positions = np.arange(backlog.start, backlog.end)
+    verdict = judge_residual(
+        Evidence(backlog.run.tokens, backlog.uncertain, drafts, target),
+        luck_of(session.seed, positions, laws.shape[-1]),
+        session.rule.relaxation,
+    )
+    tokens = backlog.run.tokens.copy()
+    if verdict.accepted < len(tokens):
+        tokens[verdict.accepted] = verdict.next_token
+    return verdict, [float(value) for value in target[judged, tokens[judged]]]
 
 
 def _laws_from(start: int, session: Session, span: Span, rows: Logits) -> Logits:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decoding.sampling import draw
+from fleet.decoding.noise import Stream, gumbel, uniform
+from fleet.decoding.sampling import draw, law
 from fleet.decoding.verify import NO_TOKEN, Verdict
 from fleet.errors import InvalidInputError
 
@@ -24,6 +25,9 @@ Tokens = NDArray[np.int64]
 Noise = NDArray[np.float32]
 
 MAX_BITS = 16
+# What a device sends: at most so many codes, in multiples of 1/256.
+SENT_CODES = 64
+SENT_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,9 +58,9 @@ class QuantisedLaw:
 
     def dense(self, vocab_size: int) -> Laws:
         """Probabilities of all codes [V]; binary fractions, so that they sum to 1 exactly."""
-        law = np.zeros(vocab_size)
-        law[self.codes] = self.counts / (1 << self.bits)
-        return law
+        dense = np.zeros(vocab_size)
+        dense[self.codes] = self.counts / (1 << self.bits)
+        return dense
 
     def draw(self, noise: Noise) -> int:
         """A token from exactly this law, with Gumbel noise [V]."""
@@ -64,7 +68,7 @@ class QuantisedLaw:
         return int(self.codes[draw(logits, noise[self.codes])])
 
 
-def quantise_law(law: Laws, top_k: int, bits: int) -> QuantisedLaw:
+def quantise_law(probabilities: Laws, top_k: int, bits: int) -> QuantisedLaw:
     """The law [V] cut to its `top_k` most likely codes and rounded to multiples of 2^-bits.
 
     Shares are rounded down, then the largest remainders get one more until the sum is 1. Ties
@@ -73,20 +77,32 @@ def quantise_law(law: Laws, top_k: int, bits: int) -> QuantisedLaw:
     Raises:
         InvalidInputError: `top_k` or `bits` is out of range, or the law is not one.
     """
-    if not 1 <= top_k <= len(law) or not 1 <= bits <= MAX_BITS:
+    if not 1 <= top_k <= len(probabilities) or not 1 <= bits <= MAX_BITS:
         raise InvalidInputError(
-            f"top_k {top_k} must lie within 1 to {len(law)}, bits {bits} within 1 to {MAX_BITS}"
+            f"top_k {top_k} must lie within 1 to {len(probabilities)}, bits {bits} within 1 to"
+            f" {MAX_BITS}"
         )
-    codes = np.sort(np.argsort(-law, kind="stable")[:top_k])
-    mass = law[codes].sum()
-    if not (np.isfinite(mass) and mass > 0 and (law[codes] >= 0).all()):
+    codes = np.sort(np.argsort(-probabilities, kind="stable")[:top_k])
+    mass = probabilities[codes].sum()
+    if not (np.isfinite(mass) and mass > 0 and (probabilities[codes] >= 0).all()):
         raise InvalidInputError("a law has finite probabilities with a positive sum")
-    shares = law[codes] / mass * (1 << bits)
+    shares = probabilities[codes] / mass * (1 << bits)
     counts = np.floor(shares).astype(np.int64)
     missing = (1 << bits) - int(counts.sum())
     counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
     kept = counts > 0
     return QuantisedLaw(codes[kept], counts[kept], bits)
+
+
+def law_to_send(logits: NDArray[np.floating]) -> QuantisedLaw:
+    """The law that a device draws from and sends, from sharpened logits [V].
+
+    Raises:
+        InvalidInputError: The logits make no law.
+    """
+    return quantise_law(
+        law(logits.astype(np.float64)), min(SENT_CODES, logits.shape[-1]), SENT_BITS
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +148,16 @@ class Luck:
     correct: Noise
 
 
+def luck_of(seed: int, positions: Tokens, vocab_size: int) -> Luck:
+    """The luck at consecutive positions [n] of the picture with this seed.
+
+    A function of seed and position, so a verdict can be made again, and a draft that is made
+    again after a rollback meets the same luck.
+    """
+    accept = uniform(seed, positions, 1, Stream.ACCEPT)[:, 0]
+    return Luck(accept, gumbel(seed, positions, vocab_size, Stream.CORRECT))
+
+
 def judge_residual(evidence: Evidence, luck: Luck, relaxation: float) -> Verdict:
     """The verdict by acceptance and residual; exact at relaxation 1.
 
@@ -147,8 +173,8 @@ def judge_residual(evidence: Evidence, luck: Luck, relaxation: float) -> Verdict
     corrected = np.flatnonzero(evidence.uncertain & ~kept)
     if len(corrected):
         first = int(corrected[0])
-        law = correction(target[first], draft[first], relaxation)
-        return Verdict(first, _draw(law, luck.correct[first]))
+        rest = correction(target[first], draft[first], relaxation)
+        return Verdict(first, _draw(rest, luck.correct[first]))
     if len(target) > count:
         return Verdict(count, _draw(target[count], luck.correct[count]))
     return Verdict(count, NO_TOKEN)
@@ -193,6 +219,6 @@ def _at(values: Laws, tokens: Tokens) -> Laws:
     return np.take_along_axis(values, tokens[:, None], axis=-1)[:, 0]
 
 
-def _draw(law: Laws, noise: Noise) -> int:
+def _draw(probabilities: Laws, noise: Noise) -> int:
     with np.errstate(divide="ignore"):
-        return int(draw(np.log(law), noise))
+        return int(draw(np.log(probabilities), noise))

@@ -1,6 +1,6 @@
 """From logits to a token: guidance, temperature, top-k, and a draw with given noise."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fleet.errors import InvalidInputError
 
 Floats = NDArray[np.floating]
+F = TypeVar("F", bound=np.floating)
 
 
 class Sharpening(Protocol):
@@ -49,11 +50,11 @@ def sharpen(logits: Floats, sampling: Sharpening) -> Floats:
     return cut
 
 
-def law(logits: Floats) -> Floats:
-    """The softmax of logits [..., V]: the law that `draw` samples."""
-    weights: Floats = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    total: Floats = weights.sum(axis=-1, keepdims=True)
-    return weights / total
+def law(logits: NDArray[F]) -> NDArray[F]:
+    """The softmax of logits [..., V], in their precision: the law that `draw` samples."""
+    weights: NDArray[F] = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
 
 
 def draw(logits: Floats, noise: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
-"""The cloud's verdict on a backlog, by shared Gumbel noise."""
+"""The cloud's verdict on a backlog, by shared Gumbel noise, and the rules there are."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,40 @@ from fleet.errors import InvalidInputError
 Tokens = NDArray[np.int64]
 
 NO_TOKEN = -1
+
+RuleName = Literal["gumbel", "residual"]
+RULES: tuple[RuleName, ...] = get_args(RuleName)
+MAX_RELAXATION = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the cloud judges: by shared Gumbel noise, or by acceptance and residual.
+
+    Attributes:
+        name: "gumbel" needs token ids only; "residual" needs the laws of the judged drafts.
+        relaxation: Of the residual rule; 1 is exact.
+
+    Raises:
+        InvalidInputError: The rule is unknown, or its relaxation out of range.
+    """
+
+    name: RuleName = "gumbel"
+    relaxation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name not in RULES:
+            raise InvalidInputError(
+                f"verification rule {self.name!r} is unknown: take one of {', '.join(RULES)}"
+            )
+        if not 1 <= self.relaxation <= (MAX_RELAXATION if self.name == "residual" else 1):
+            raise InvalidInputError(
+                f"a relaxation of {self.relaxation} does not fit the rule {self.name!r}: take 1,"
+                f" which is exact, or for the residual rule up to {MAX_RELAXATION:g}"
+            )
+
+
+SHARED_NOISE = Rule()
 
 
 @dataclass(frozen=True, slots=True)

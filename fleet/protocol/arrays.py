@@ -1,11 +1,13 @@
 """Arrays inside messages: token ids, bitmaps, features, scores and confidences as bytes."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.errors import ProtocolError
+from fleet.decoding.residual import SENT_BITS, QuantisedLaw
+from fleet.errors import InvalidInputError, ProtocolError
 
 FEATURE_BYTES = 48
 SCORE_FLOOR = 1e-12  # scores at or below it share code 0
@@ -92,6 +94,39 @@ def unpack_scores(data: bytes) -> NDArray[np.float64]:
     """Scores [n], each within 7% of what was packed between the floor and the ceiling."""
     fractions: NDArray[np.float64] = np.frombuffer(data, np.uint8) / 255
     return SCORE_FLOOR * np.exp(fractions * _SCORE_SPAN)
+
+
+def pack_laws(laws: Sequence[QuantisedLaw]) -> bytes:
+    """Quantised laws, each as u16 K, K codes as u16, K probabilities x 256 less 1 as u8."""
+    return b"".join(
+        np.array([len(law.codes), *law.codes], "<u2").tobytes()
+        + (law.counts - 1).astype(np.uint8).tobytes()
+        for law in laws
+    )
+
+
+def unpack_laws(data: bytes, vocab_size: int) -> list[QuantisedLaw]:
+    """Quantised laws, as many as there are.
+
+    Raises:
+        ProtocolError: The bytes are no laws over so many codes.
+    """
+    laws, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 2], "little")
+        end = at + 2 + 3 * size
+        if not size or end > len(data):
+            raise ProtocolError(f"{len(data)} bytes of draft laws end within a law")
+        codes = np.frombuffer(data, "<u2", size, at + 2).astype(np.int64)
+        counts = np.frombuffer(data, np.uint8, size, at + 2 + 2 * size).astype(np.int64) + 1
+        if (np.diff(codes) <= 0).any() or codes[-1] >= vocab_size:
+            raise ProtocolError(f"a draft law's codes rise, and stay below {vocab_size}")
+        try:
+            laws.append(QuantisedLaw(codes, counts, SENT_BITS))
+        except InvalidInputError as error:
+            raise ProtocolError(f"a draft law is none: {error}") from error
+        at = end
+    return laws
 
 
 def pack_confidences(probabilities: NDArray[np.float64]) -> bytes:

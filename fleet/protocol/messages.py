@@ -64,6 +64,8 @@ class GenerationOpen(Message):
     sampling: Sampling
     prefix_tokens: int = Field(ge=0, le=MAX_IMAGE_TOKENS)
     use_features: bool = True  # the switch g of the interval feature
+    rule: Name = "gumbel"  # how the cloud judges: "gumbel" or "residual"
+    relaxation: float = Field(default=1.0, ge=1, le=100)  # of the residual rule; 1: exact
     branch: Count = 0
     history: History = History()
     deadline_s: Seconds
@@ -86,6 +88,7 @@ class VerifyRequest(Message):
     uncertain: Arr  # bitmap [n]: 1 where the cloud shall judge
     local: Arr  # bitmap [n]: 1 where accepted on the device (neither: verified earlier)
     features: Arr = b""  # i8 [number of local tokens, 48]
+    laws: Arr = b""  # of the uncertain drafts, where the session's rule is "residual"
     deadline_s: Seconds
 
 

@@ -4,12 +4,16 @@ import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_hub.engine.requests import Answer, Denied, Full, Opened, Reason
 from cloud_hub.engine.steps import Reply
+from fleet.decoding.residual import Evidence, judge_residual, law_to_send, luck_of
+from fleet.decoding.sampling import law, sharpen
+from fleet.decoding.verify import Rule
 from tests.unit.cloud_hub.bench import (
     CAPTION,
     LIMITS,
@@ -23,7 +27,16 @@ from tests.unit.cloud_hub.bench import (
     opened,
     values,
 )
-from tests.unit.cloud_hub.toy import POSITIONS, VOCAB, backlog, cloud_only, opening, run_of
+from tests.unit.cloud_hub.toy import (
+    POSITIONS,
+    SAMPLING,
+    VOCAB,
+    backlog,
+    cloud_only,
+    opening,
+    run_of,
+    toy_logits,
+)
 from tests.virtual_time import run_in_virtual_time
 
 
@@ -444,3 +457,41 @@ def test_pairs_of_seeds_give_different_pictures() -> None:
     pictures = [cloud_only(CAPTION, seed) for seed in range(5)]
 
     assert all(one != other for one, other in pairwise(pictures))
+
+
+async def test_the_residual_rule_judges_by_the_drafts_laws_and_its_own_luck() -> None:
+    rule, right = Rule("residual", 1.2), cloud_only(CAPTION, 7)
+    sent = law_to_send(np.zeros(VOCAB))
+    for seed in range(7, 27):
+        async with Bench().running() as bench:
+            begun = replace(opening(prefix_tokens=0, seed=seed), rule=rule)
+            await bench.ask(begun)
+            asked = backlog(
+                0, run_of(right[:4], [False, True, False, False]), [True, False, True, True]
+            )
+            verdict = judged(await bench.ask(replace(asked, laws=(sent,) * 3)))
+
+        run = run_of(right[:4], [False, True, False, False])
+        before = [run_of(right[:end], [False, True, False, False][:end]) for end in range(4)]
+        logits = np.stack([toy_logits(CAPTION, part, use_features=True) for part in before])
+        expected = judge_residual(
+            Evidence(
+                run.tokens,
+                np.array([True, False, True, True]),
+                np.stack([sent.dense(VOCAB)] * 4),
+                law(sharpen(logits, SAMPLING).astype(np.float64)),
+            ),
+            luck_of(seed, np.arange(4), VOCAB),
+            rule.relaxation,
+        )
+        assert (verdict.accepted, verdict.next_token) == (expected.accepted, expected.next_token)
+
+
+async def test_the_residual_rule_without_laws_is_denied_with_what_is_missing() -> None:
+    async with Bench().running() as bench:
+        await bench.ask(replace(opening(prefix_tokens=0), rule=Rule("residual")))
+        denied = await bench.ask(backlog(0, run_of([0, 1]), [True, False]))
+
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.INVALID
+    assert "law" in denied.detail

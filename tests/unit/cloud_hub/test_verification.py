@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud_hub.engine.requests import Cost, Denied, Full, Judged, Opened, Opening, Reason
+from cloud_hub.engine.requests import Backlog, Cost, Denied, Full, Judged, Opened, Opening, Reason
 from cloud_hub.verification import Service, read_open, read_verify, write_answer
+from fleet.decoding.residual import law_to_send
+from fleet.decoding.verify import Rule
 from fleet.ids import ModelVersion, NodeId, WorkerId
 from fleet.models.caption import PAD, UNKNOWN, CaptionVocabulary
-from fleet.protocol.arrays import pack_features, pack_mask, pack_tokens, unpack_tokens
+from fleet.protocol.arrays import pack_features, pack_laws, pack_mask, pack_tokens, unpack_tokens
 from fleet.protocol.codec import MAX_MESSAGE_BYTES, encode
 from fleet.protocol.messages import (
     Busy,
@@ -103,6 +105,41 @@ def test_a_backlog_that_does_not_fit_is_refused_with_what_is_wrong(
     assert isinstance(refused, Refused)
     assert refused.reason == "invalid"
     assert detail in refused.detail
+
+
+def test_a_rule_is_named_in_the_open_and_refused_if_it_is_unknown() -> None:
+    plain = read_open(SERVICE, NODE, open_message())
+    relaxed = read_open(SERVICE, NODE, open_message(rule="residual", relaxation=1.5))
+    unknown = read_open(SERVICE, NODE, open_message(rule="majority"))
+    misfit = read_open(SERVICE, NODE, open_message(relaxation=1.5))
+
+    assert isinstance(plain, Opening)
+    assert isinstance(relaxed, Opening)
+    assert (plain.rule, relaxed.rule) == (Rule("gumbel"), Rule("residual", 1.5))
+    for refused, said in ((unknown, "take one of gumbel, residual"), (misfit, "'gumbel'")):
+        assert isinstance(refused, Refused)
+        assert refused.reason == "invalid"
+        assert said in refused.detail
+
+
+def test_draft_laws_come_with_the_uncertain_drafts_that_they_are_of() -> None:
+    law = law_to_send(np.zeros(VOCAB))
+    found = read_verify(
+        SERVICE, NODE, verify_message([1, 2], uncertain=mask(0, 1), laws=pack_laws([law]))
+    )
+    too_many = read_verify(
+        SERVICE, NODE, verify_message([1, 2], uncertain=mask(0, 1), laws=pack_laws([law, law]))
+    )
+    peaked = law_to_send(np.where(np.arange(VOCAB) == 3, 30.0, 0.0))
+    impossible = read_verify(
+        SERVICE, NODE, verify_message([1, 2], uncertain=mask(0, 1), laws=pack_laws([peaked]))
+    )
+
+    assert isinstance(found, Backlog)
+    assert len(found.laws) == 1
+    for refused, said in ((too_many, "2 draft laws for 1"), (impossible, "probability 0")):
+        assert isinstance(refused, Refused)
+        assert said in refused.detail
 
 
 def test_every_answer_has_its_message() -> None:

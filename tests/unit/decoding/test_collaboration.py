@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fleet.decoding.accept import Policy, device_only, verify_all
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw
+from fleet.decoding.verify import SHARED_NOISE, Rule
 from fleet.prediction import POLICY_SCORES, SCORE_NAMES
 from tests.unit.decoding.laws import chi_square_z, normal_deviate
 from tests.unit.decoding.toy import (
@@ -33,6 +34,7 @@ timings = st.builds(
     seed=st.integers(0, 2**32 - 1),
 )
 seeds = st.integers(0, 2**63 - 1)
+EXACT, RELAXED = Rule("residual"), Rule("residual", relaxation=3.0)
 
 
 @cache
@@ -48,11 +50,11 @@ def half() -> Policy:
 
 
 @cache
-def pictures() -> list[Picture]:
-    return [decode(pair(), half(), seed, Timing(seed=seed)) for seed in range(2000)]
+def pictures(rule: Rule = SHARED_NOISE) -> list[Picture]:
+    return [decode(pair(), half(), seed, Timing(seed=seed), rule) for seed in range(2000)]
 
 
-def law_test(chosen: bool) -> float:
+def law_test(chosen: bool, rule: Rule = SHARED_NOISE) -> float:
     """How far the verified (or local) tokens of all pictures are from the cloud's law.
 
     Tokens are counted by rank in the difference of both models' logits, the one thing that
@@ -60,7 +62,7 @@ def law_test(chosen: bool) -> float:
     is the squared deviation over the sum of the laws' covariances (Mahalanobis).
     """
     deviation, covariance = np.zeros(SYMBOLS), np.zeros((SYMBOLS, SYMBOLS))
-    for picture in pictures():
+    for picture in pictures(rule):
         for position, token in enumerate(picture.tokens):
             if picture.verified[position] is chosen:
                 previous = picture.tokens[position - 1] if position else START
@@ -111,12 +113,11 @@ def policies(draw: st.DrawFn) -> Policy:
     return Policy(name, threshold, share, draw(st.integers(0, 4)), draw(st.sampled_from([0, 3])))
 
 
-@given(seeds, timings, timings, policies())
+@given(seeds, timings, timings, policies(), st.sampled_from([SHARED_NOISE, EXACT, RELAXED]))
 def test_a_picture_does_not_depend_on_window_batching_bonus_or_timing(
-    seed: int, one: Timing, other: Timing, policy: Policy
+    seed: int, one: Timing, other: Timing, policy: Policy, rule: Rule
 ) -> None:
-
-    first, second = decode(pair(), policy, seed, one), decode(pair(), policy, seed, other)
+    first, second = (decode(pair(), policy, seed, timing, rule) for timing in (one, other))
 
     assert first.tokens == second.tokens
     assert first.verified == second.verified
@@ -132,6 +133,11 @@ def test_the_toy_corrects_and_uses_bonus_tokens_so_that_its_laws_say_something()
 
 def test_verified_tokens_follow_the_cloud_s_law() -> None:
     assert law_test(chosen=True) < 4
+
+
+def test_so_do_those_of_the_residual_rule_and_the_relaxed_one_s_do_not() -> None:
+    assert law_test(chosen=True, rule=EXACT) < 4
+    assert law_test(chosen=True, rule=RELAXED) > 10
 
 
 def test_local_tokens_do_not_so_the_test_above_can_tell() -> None:

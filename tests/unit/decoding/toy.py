@@ -9,9 +9,16 @@ from numpy.typing import NDArray
 from fleet.decoding.accept import START as FRESH
 from fleet.decoding.accept import Decision, Policy, Track, decide, follow, score_of
 from fleet.decoding.noise import gumbel
+from fleet.decoding.residual import (
+    Evidence,
+    QuantisedLaw,
+    judge_residual,
+    law_to_send,
+    luck_of,
+)
 from fleet.decoding.sampling import draw, law
 from fleet.decoding.uncertainty import scores, unit_codebook
-from fleet.decoding.verify import NO_TOKEN, Verdict, judge
+from fleet.decoding.verify import NO_TOKEN, SHARED_NOISE, Rule, Verdict, judge
 from fleet.interval import interval_softmax
 from fleet.prediction import FEATURE_SIZE, Prediction
 
@@ -53,6 +60,7 @@ class Picture:
     tokens: list[int] = field(default_factory=list)
     verified: list[bool] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=lambda: [FRESH])  # before each position
+    laws: dict[int, QuantisedLaw] = field(default_factory=dict)  # of uncertain drafts
     corrected: int = 0
     requests: int = 0
     bonuses: int = 0
@@ -99,9 +107,10 @@ def alone(table: NDArray[np.float32], seed: int) -> list[int]:
 class Decoder:
     """One picture, drafted by the device while the cloud's answers are under way."""
 
-    def __init__(self, pair: Pair, policy: Policy, seed: int, timing: Timing) -> None:
+    def __init__(self, pair: Pair, policy: Policy, seed: int, timing: Timing, rule: Rule) -> None:
         self.pair = pair
         self.policy = policy
+        self.rule = rule
         self.timing = timing
         self.seed = seed
         self.noise = gumbel(seed, np.arange(LENGTH), SYMBOLS)
@@ -138,6 +147,9 @@ class Decoder:
         )
         score, track = score_of(prediction, self.policy, self.seed), self.picture.tracks[-1]
         verify = decide(self.policy, score, position, track) is Decision.VERIFY
+        if verify and self.rule.name == "residual":
+            sent = law_to_send(self.pair.device[position, previous])
+            token, self.picture.laws[position] = sent.draw(self.noise[position]), sent
         bonus = self.bonus.pop(position, NO_TOKEN)
         if verify and bonus != NO_TOKEN:  # the verdict is here already
             self.picture.bonuses += 1
@@ -192,7 +204,11 @@ class Decoder:
             self.picture.corrected += 1
             self.bonus.clear()
             self.sent = after + 1
-        elif self.timing.use_bonus and len(self.picture.tokens) == after:
+        elif (
+            self.timing.use_bonus
+            and self.rule.name == "gumbel"
+            and len(self.picture.tokens) == after
+        ):
             self.bonus[after] = verdict.next_token
 
     def _cloud(self, request: Request) -> Verdict:
@@ -201,13 +217,32 @@ class Decoder:
         before = [previous[at - 1] if at else START for at in range(request.start, end + 1)]
         positions = [at for at in range(request.start, end + 1) if at < LENGTH]
         logits = self.pair.cloud[positions, before[: len(positions)]]
+        if self.rule.name == "residual":
+            return self._by_residual(request, logits[: len(request.drafts)])
         return judge(
             np.array(request.drafts),
             np.array(request.uncertain),
             draw(logits, self.noise[positions]),
         )
 
+    def _by_residual(self, request: Request, logits: NDArray[np.float32]) -> Verdict:
+        positions = request.start + np.arange(len(request.drafts))
+        drafts = np.zeros(logits.shape)
+        for index, position in enumerate(positions):
+            if request.uncertain[index]:
+                drafts[index] = self.picture.laws[int(position)].dense(SYMBOLS)
+        evidence = Evidence(
+            np.array(request.drafts),
+            np.array(request.uncertain),
+            drafts,
+            law(logits.astype(np.float64)),
+        )
+        luck = luck_of(self.seed, positions, SYMBOLS)
+        return judge_residual(evidence, luck, self.rule.relaxation)
 
-def decode(pair: Pair, policy: Policy, seed: int, timing: Timing) -> Picture:
+
+def decode(
+    pair: Pair, policy: Policy, seed: int, timing: Timing, rule: Rule = SHARED_NOISE
+) -> Picture:
     """One picture by device and cloud together."""
-    return Decoder(pair, policy, seed, timing).run()
+    return Decoder(pair, policy, seed, timing, rule).run()

@@ -8,10 +8,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from edge_agent.bundle_device import BundleDevice
+from edge_agent.device import Order
 from fleet.decoding.accept import Policy
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw, guide, sharpen
 from fleet.decoding.uncertainty import feature_scalars, scores
+from fleet.decoding.verify import Rule
 from fleet.errors import BundleError, InvalidInputError
 from fleet.interval import interval_softmax
 from fleet.models import onnx_model
@@ -288,3 +291,20 @@ def test_an_older_graph_is_refused_what_it_does_not_give(
         begin(exported, CAPTIONS[0], policy=Policy("spread_bound", 0.5))
     with pytest.raises(InvalidInputError, match="does not give its logits"):
         begin(exported, CAPTIONS[0], policy=Policy("perturbation", 0.5))
+
+
+def test_an_uncertain_draft_of_the_residual_rule_comes_from_the_law_that_is_sent(
+    exported: Exported,
+) -> None:
+    order = Order(CAPTIONS[0], 5, SAMPLING, Policy("random", 0.5), 2, True, Rule("residual"))
+    drafter, tokens = BundleDevice(exported.bundle).begin(order), some_tokens(4)
+
+    drafts = [drafter.step(p, ([-1, *tokens])[p]) for p in range(TOKENS)]
+
+    noise = gumbel(5, np.arange(TOKENS), CODES)
+    plain = run(exported.device, begin(exported, CAPTIONS[0]), tokens)
+    assert 5 < sum(draft.uncertain for draft in drafts) < 20
+    for draft, same, row in zip(drafts, plain, noise, strict=True):
+        assert (draft.law is None) is not draft.uncertain
+        expected = same.token if draft.law is None else draft.law.draw(row)
+        assert draft.token == expected

@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.decoding.residual import QuantisedLaw, law_to_send
 from fleet.errors import ProtocolError
 from fleet.protocol.arrays import (
     FEATURE_BYTES,
     pack_confidences,
     pack_features,
+    pack_laws,
     pack_mask,
     pack_scores,
     pack_tokens,
     score_limit,
     unpack_confidences,
     unpack_features,
+    unpack_laws,
     unpack_mask,
     unpack_scores,
     unpack_tokens,
@@ -82,6 +85,38 @@ def test_the_order_of_scores_survives() -> None:
     scores = np.geomspace(1e-12, 1e2, 1000)
 
     assert np.all(np.diff(unpack_scores(pack_scores(scores))) >= 0)
+
+
+def some_law(seed: int, size: int) -> QuantisedLaw:
+    return law_to_send(np.random.default_rng(seed).normal(size=size) * 3)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=5), st.sampled_from([2, 50, 1024, 65_536]))
+def test_draft_laws_come_back_as_they_went(seeds: list[int], size: int) -> None:
+    laws = [some_law(seed, size) for seed in seeds]
+
+    back = unpack_laws(pack_laws(laws), size)
+
+    assert len(back) == len(laws)
+    for law, same in zip(laws, back, strict=True):
+        np.testing.assert_array_equal(law.codes, same.codes)
+        np.testing.assert_array_equal(law.counts, same.counts)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x01", "end within"),
+        (b"\x00\x00", "end within"),
+        (b"\x01\x00\x05\x00", "end within"),
+        (b"\x01\x00\x05\x00\xfe", "sum to 255"),
+        (b"\x01\x00\x32\x00\xff", "below 50"),
+        (b"\x02\x00\x05\x00\x05\x00\x7f\x7f", "rise"),
+    ],
+)
+def test_bytes_that_are_no_laws_are_refused(data: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        unpack_laws(data, 50)
 
 
 def test_bit_order_is_the_lowest_first() -> None:
