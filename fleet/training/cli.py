@@ -3,11 +3,15 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.prediction import SCORE_NAMES, ScoreName
+
+if TYPE_CHECKING:
+    from fleet.training.device import Arm
+    from fleet.training.losses import RobustForm
 
 Command = Callable[..., Any]
 
@@ -34,6 +38,25 @@ def _sampling(command: Command) -> Command:
     ):
         command = click.option(name, default=default, show_default=True, help=text)(command)
     return command
+
+
+def _recipe(command: Command) -> Command:
+    """Add the options that choose the losses of the device."""
+    arms = click.option(
+        "--arm",
+        type=click.Choice(["sound", "faithful"]),
+        default="sound",
+        show_default=True,
+        help="Radii as quantiles of the error; or Inter-DRO as published.",
+    )
+    robust = click.option(
+        "--robust",
+        type=click.Choice(["ball", "penalised", "cvar"]),
+        default="ball",
+        show_default=True,
+        help="Form of the worst case over positions.",
+    )
+    return arms(robust(command))
 
 
 @click.group()
@@ -134,16 +157,43 @@ def cloud(work: Path, minutes: float, seed: int, **how: Any) -> None:
 @_work
 @_minutes(18)
 @_seed
-def device(work: Path, minutes: float, seed: int) -> None:
+@_recipe
+@click.option("--rank", default=32, show_default=True, help="Of the radius; 0: a full matrix.")
+def device(
+    work: Path, minutes: float, seed: int, arm: "Arm", robust: "RobustForm", rank: int
+) -> None:
     """Train the device model and its interval head from the cloud model."""
     from fleet.models.checkpoint import load_transformer
     from fleet.training.budget import progress_bar
-    from fleet.training.device import train_device
+    from fleet.training.device import Recipe, train_device
     from fleet.training.examples import load_examples
+    from fleet.training.losses import Robust
 
     teacher = load_transformer(work / "cloud.pt")
     with progress_bar("device") as bar:
-        train_device(work, load_examples(work), teacher, minutes, seed, bar)
+        recipe = Recipe(arm, Robust(robust), rank)
+        train_device(work, load_examples(work), teacher, minutes, seed, bar, recipe)
+
+
+@main.command()
+@_work
+@_seed
+@click.option("--steps", default=300, show_default=True, help="Of each arm.")
+@click.option("--arm", "arms", multiple=True, help="Only this one; may be repeated.")
+def arms(work: Path, seed: int, steps: int, arms: tuple[str, ...]) -> None:
+    """Compare what the losses of each arm make of fresh radii on the trained device."""
+    from fleet.training.arms import ARMS, compare_arms
+    from fleet.training.budget import progress_bar
+    from fleet.training.examples import load_examples
+
+    with progress_bar("arms") as bar:
+        found = compare_arms(work, load_examples(work), arms or tuple(ARMS), steps, seed, bar)
+    shown = [key for key in next(iter(found.values()))[0] if key != "step"]
+    click.echo("| arm | step | " + " | ".join(shown) + " |\n|" + " --- |" * (len(shown) + 2))
+    for name, rows in found.items():
+        for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+            figures = " | ".join(f"{row[key]:.3f}" for key in shown)
+            click.echo(f"| {name} | {row['step']:g} | {figures} |")
 
 
 @main.command()

@@ -1,13 +1,14 @@
 """Training of the device model: distilled from the cloud, with a calibrated interval head."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fleet.errors import InvalidInputError
 from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from fleet.models.interval_head import IntervalHead, log_odds
 from fleet.models.transformer import Transformer, TransformerConfig
@@ -16,12 +17,14 @@ from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
 from fleet.training.cloud import make_optimizers
 from fleet.training.examples import Batch, Examples
 from fleet.training.losses import (
+    Robust,
     divergence,
+    faithful_loss,
     lower_bound_loss,
     radius_loss,
-    robust_loss,
     total_variation,
 )
+from fleet.training.metrics import monitor
 from fleet.training.teacher import Teacher
 
 BATCH = 32
@@ -42,10 +45,19 @@ ALL_TERMS_FROM = 0.4
 ANCHOR_WEIGHT = 1.0  # L1 distance
 KL_WEIGHT = 1.1  # alignment and anchor together
 ROBUST_WEIGHT = 0.1
-ROBUST_BALL = 0.3  # nats: an effective sample of about 74%
-ROBUST_CAP = 10.0
 RADIUS_WEIGHT = 1.0
 COVERAGE = 0.9
+
+Arm = Literal["sound", "faithful"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which losses train the device model, and the rank of its radius (0: a full matrix)."""
+
+    arm: Arm = "sound"
+    robust: Robust = field(default_factory=Robust)
+    rank: int = RANK
 
 
 def device_config(cloud: TransformerConfig) -> TransformerConfig:
@@ -55,20 +67,25 @@ def device_config(cloud: TransformerConfig) -> TransformerConfig:
 
 
 class DeviceModel(nn.Module):
-    """A small transformer whose output layer is the center of an interval head."""
+    """A small transformer whose output layer is the center of an interval head.
 
-    def __init__(self, config: TransformerConfig, rank: int = RANK) -> None:
+    In the sound arm radii do not train the transformer; in the faithful one all gradients live.
+    """
+
+    def __init__(self, config: TransformerConfig, recipe: Recipe) -> None:
         super().__init__()
+        self.recipe = recipe
         self.transformer = Transformer(config)
-        self.head = IntervalHead(self.transformer.output, rank)
+        self.head = IntervalHead(self.transformer.output, recipe.rank)
 
     def forward(
         self, batch: Batch, withheld: Tensor | None, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return center logits and radii [B, P, V]; radii do not train the transformer."""
+        """Return center logits and radii [B, P, V]."""
         hidden = self.transformer.hidden(batch.tokens[:, :-1], batch.captions, withheld)
         hidden = hidden[:, positions]
-        return self.transformer.output(hidden), self.head.radius(hidden.detach())
+        seen = hidden if self.recipe.arm == "faithful" else hidden.detach()
+        return self.transformer.output(hidden), self.head.radius(seen)
 
 
 @dataclass
@@ -82,9 +99,9 @@ class DeviceRun:
     step: int = 0
 
     @classmethod
-    def start(cls, cloud: Transformer, minutes: float) -> "DeviceRun":
+    def start(cls, cloud: Transformer, minutes: float, recipe: Recipe = Recipe()) -> "DeviceRun":
         """Begin with what a model of half the width can take over from the cloud."""
-        model = DeviceModel(device_config(cloud.config))
+        model = DeviceModel(device_config(cloud.config), recipe)
         _take_over(model.transformer, cloud)
         muon, adam = make_optimizers(model.transformer)
         radius = [value for name, value in model.head.named_parameters() if "radius" in name]
@@ -99,12 +116,19 @@ class DeviceRun:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "used_s": self.budget.used_s,
+            "recipe": asdict(self.model.recipe),
         }
         save_checkpoint(path, payload)
 
     def load(self, path: Path) -> None:
-        """Take the state of a checkpoint; the budget's total stays as given."""
-        state = load_checkpoint(path)
+        """Take the state of a checkpoint; the budget's total stays as given.
+
+        Raises:
+            InvalidInputError: It was trained by another recipe.
+        """
+        state, mine = load_checkpoint(path), asdict(self.model.recipe)
+        if state.get("recipe", asdict(Recipe())) != mine:
+            raise InvalidInputError(f"{path} was begun by another recipe: move it away, or name it")
         load_weights(self.model, state["model"])
         self.average.load(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -112,12 +136,18 @@ class DeviceRun:
         self.step, self.budget.used_s = state["step"], state["used_s"]
 
 
-def train_device(
-    work: Path, examples: Examples, cloud: Transformer, minutes: float, seed: int, bar: Bar
+def train_device(  # noqa: PLR0913 - a stage's own
+    work: Path,
+    examples: Examples,
+    cloud: Transformer,
+    minutes: float,
+    seed: int,
+    bar: Bar,
+    recipe: Recipe = Recipe(),
 ) -> None:
     """Train, or go on training, `device.training.pt`; `device.pt` holds the average."""
     torch.manual_seed(seed)
-    teacher, run = Teacher(cloud, examples), DeviceRun.start(cloud, minutes)
+    teacher, run = Teacher(cloud, examples), DeviceRun.start(cloud, minutes, recipe)
     checkpoint, curve = work / "device.training.pt", Curve(work / "device.jsonl")
     if checkpoint.exists():
         run.load(checkpoint)
@@ -154,6 +184,7 @@ def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:
         target.flatten(0, 1),
         center.flatten(0, 1),
         radius.flatten(0, 1),
+        run.model.recipe,
         all_terms=run.budget.fraction >= ALL_TERMS_FROM,
     )
     run.model.zero_grad(set_to_none=True)
@@ -167,7 +198,12 @@ def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:
 
 
 def device_loss(
-    target: Tensor, center: Tensor, radius: Tensor, *, all_terms: bool
+    target: Tensor,
+    center: Tensor,
+    radius: Tensor,
+    recipe: Recipe = Recipe(),
+    *,
+    all_terms: bool,
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of N positions, and its parts; all arguments are [N, V]."""
     log_center = center.log_softmax(dim=-1)
@@ -175,9 +211,13 @@ def device_loss(
     distance = total_variation(target, log_center.exp()).mean()
     loss = KL_WEIGHT * kl + 2 * ANCHOR_WEIGHT * distance
     figures = {"kl": float(kl.detach()), "tv": float(distance.detach())}
-    if all_terms:
+    if all_terms and recipe.arm == "faithful":
+        terms = faithful_loss(target, log_odds(center), radius, recipe.robust)
+        loss = torch.stack(list(terms.values())).sum()
+        figures |= {name: float(term.detach()) for name, term in terms.items()}
+    elif all_terms:
         odds = log_odds(center)
-        robust = robust_loss(lower_bound_loss(target, odds, radius), ROBUST_BALL, ROBUST_CAP)
+        robust = recipe.robust.loss(lower_bound_loss(target, odds, radius))
         missing = radius_loss(target, odds, radius, COVERAGE).mean()
         loss = loss + ROBUST_WEIGHT * robust + RADIUS_WEIGHT * missing
         figures |= {"robust": float(robust.detach()), "radius": float(missing.detach())}
@@ -187,25 +227,21 @@ def device_loss(
 @torch.no_grad()
 def _publish(work: Path, run: DeviceRun, teacher: Teacher) -> dict[str, float]:
     """Write `device.pt` from the average, and return its validation figures."""
-    averaged = DeviceModel(run.model.transformer.config)
+    averaged = DeviceModel(run.model.transformer.config, run.model.recipe)
     averaged.load_state_dict(run.average.weights)
-    kls, distances = [], []
-    positions = torch.arange(averaged.transformer.config.n_token)
+    positions, seen = torch.arange(averaged.transformer.config.n_token), []
     for batch, target in teacher.validation(VALIDATION_PICTURES):
-        center, _ = averaged(batch, None, positions)
-        law = center.log_softmax(dim=-1)
-        kls.append(divergence(target.flatten(0, 1), law.flatten(0, 1)).mean())
-        distances.append(total_variation(target, law.exp()).mean())
+        center, radius = averaged(batch, None, positions)
+        seen.append(monitor(*(each.flatten(0, 1) for each in (target, center, radius))))
     payload = {
         "config": asdict(averaged.transformer.config),
         "model": averaged.transformer.state_dict(),
         "head": averaged.head.state_dict(),
-        "rank": RANK,
+        "rank": averaged.head.rank,
         "step": run.step,
     }
     save_checkpoint(work / "device.pt", payload)
-    mean = {"validation_kl": kls, "validation_tv": distances}
-    return {name: float(torch.stack(values).mean()) for name, values in mean.items()}
+    return {f"validation_{name}": float(np.mean([part[name] for part in seen])) for name in seen[0]}
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from fleet.models.interval_head import interval_law, scores
 from fleet.models.transformer import Transformer
 from fleet.prediction import SCORE_NAMES
 from fleet.training.examples import Batch
-from fleet.training.losses import target_log_odds, total_variation
+from fleet.training.losses import divergence, target_log_odds, total_variation
 
 Figures = dict[str, float]
 _PART = 16
@@ -41,6 +41,36 @@ def compare(cloud: Transformer, device: DeviceParts, codes: Tensor, batch: Batch
     ]
     names = Comparison.__dataclass_fields__
     return Comparison(*(np.concatenate([getattr(c, name) for c in compared]) for name in names))
+
+
+@torch.no_grad()
+def monitor(target: Tensor, center: Tensor, radius: Tensor) -> Figures:
+    """Return what the radii of N positions are worth, all arguments [N, V].
+
+    `log_radius` is the mean over codes, weighed by the mean of both laws, as the coverage is.
+    """
+    law, drafted = interval_law(center, radius), center.softmax(dim=-1)
+    weight = (target + drafted) / 2
+    covered = (target_log_odds(target) - law.log_odds).abs() <= law.radius
+    bound = torch.minimum(law.below.sum(dim=-1), law.above.sum(dim=-1))
+    distance = total_variation(target, drafted)
+    columns = {
+        "uncertainty": law.width.sum(dim=-1) * law.width.std(dim=-1, correction=0),
+        "bound": bound,
+        "entropy": -(drafted * law.log_center).sum(dim=-1),
+    }
+    ranked = {
+        f"spearman_{name}": spearman(_flat(score), _flat(distance))
+        for name, score in columns.items()
+    }
+    return {
+        "kl": float(divergence(target, center.log_softmax(dim=-1)).mean()),
+        "tv": float(distance.mean()),
+        "log_radius": float((weight * radius.clamp(min=1e-9).log()).sum(dim=-1).mean()),
+        "coverage": float((weight * covered).sum(dim=-1).mean()),
+        "beyond_bound": float((distance > bound + 1e-6).float().mean()),
+        **ranked,
+    }
 
 
 def summarise(compared: Comparison, call_share: float) -> dict[str, Figures]:

@@ -18,7 +18,7 @@ from fleet.training import device as device_training
 from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import progress_bar
 from fleet.training.calibrate import CALIBRATED, Pair, calibrate
-from fleet.training.device import DeviceModel, DeviceRun
+from fleet.training.device import DeviceModel, DeviceRun, Recipe
 from fleet.training.examples import VARIANTS, Batch, Examples
 from fleet.training.metrics import compare, summarise
 from fleet.training.pictures import Pictures
@@ -50,7 +50,7 @@ def random_weights(model: torch.nn.Module) -> None:
 @pytest.fixture
 def pair() -> Pair:
     torch.manual_seed(0)
-    cloud, device = Transformer(CONFIG).eval(), DeviceModel(SMALL, rank=2).eval()
+    cloud, device = Transformer(CONFIG).eval(), DeviceModel(SMALL, Recipe(rank=2)).eval()
     random_weights(cloud)
     random_weights(device)
     codes = torch.nn.functional.normalize(torch.randn(11, 4), dim=-1)
