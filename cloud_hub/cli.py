@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloud_hub.cli_calibrate import calibrate
 from cloud_hub.cli_query import config_option, query
 from fleet.process import command_errors, run_until_signal
 
@@ -163,6 +164,7 @@ def models_captions(captions: Path, text: Path, length: int, output: Path) -> No
 
 
 main.add_command(query)
+main.add_command(calibrate)
 
 
 @main.command()

@@ -21,7 +21,7 @@ config_option = click.option(
 )
 _json = click.option("--json", "form", flag_value="json", help="Print JSON instead of a table.")
 _csv = click.option("--csv", "form", flag_value="csv", help="Print CSV instead of a table.")
-_since = click.option(
+since_option = click.option(
     "--since", help="Only what was received since: a span such as 90m, 12h or 7d, or a date."
 )
 _BY = "node, version, cloud, policy, day"
@@ -39,7 +39,7 @@ def _by(names: str = _BY, default: str = "node") -> Callable[[Command], Command]
 
 def _question(command: Command) -> Command:
     """What all questions take."""
-    for option in (command_errors, config_option, _since, _csv, _json):
+    for option in (command_errors, config_option, since_option, _csv, _json):
         command = option(command)
     return command
 

@@ -1,16 +1,22 @@
 """Spot checks in the database: counted once, whichever comes first, on both databases."""
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from click.testing import CliRunner
 from sqlalchemy import select
 
+from cloud_hub.cli import main
 from cloud_hub.store.checks import Check, checked_pictures, count_checks, store_checks
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Reported, store_batch
+from cloud_hub.store.revision import migrate
 from cloud_hub.store.tables import CheckSumRow
-from fleet.ids import NodeId
+from fleet.ids import GenerationId, NodeId
 from fleet.protocol.arrays import pack_scores
 from tests.unit.cloud_hub.records import record
 
@@ -114,3 +120,30 @@ def test_checked_pictures_are_chosen_by_node_version_policy_and_time(database: D
         assert names(policy="spread") == ["g2"]
         assert names(node="n2") == names(device_version="other") == []
         assert names(since=datetime(2026, 12, 2, tzinfo=UTC)) == []
+
+
+def test_calibrate_reads_the_checks_and_says_what_devices_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUD_HUB_DATA_DIR", str(tmp_path))
+    with Database(f"sqlite:///{tmp_path / 'hub.db'}") as database:
+        migrate(database)
+        names = [GenerationId(f"g{index}") for index in range(60)]
+        reports = [picture(sequence=i + 1, generation_id=name) for i, name in enumerate(names)]
+        store_batch(database, reports, [], NOW)
+        positions = list(range(16, 256, 5))
+        write(database, *(check(f"c{name}", positions, generation=name) for name in names))
+    command = ["calibrate", "--limit", "0.1", "--policy", "uncertainty"]
+
+    said = CliRunner().invoke(main, command)
+    data = CliRunner().invoke(main, [*command, "--json"])
+    none = CliRunner().invoke(main, ["calibrate", "--policy", "spread"])
+
+    assert said.exit_code == data.exit_code == 0, said.output
+    found = json.loads(data.output)
+    assert found["pictures"] == 60
+    # A third of all checked tokens mismatch, so a third of what stays local is lost.
+    assert 0.05 < found["risk"] <= 0.1
+    assert f"EDGE_AGENT_GENERATION__THRESHOLD={found['threshold']:.6g}" in said.output
+    assert none.exit_code == 2
+    assert "no picture was checked" in none.output
