@@ -1,12 +1,12 @@
 """What a request needs of the next forward, and what it makes of the forward's logits; pure."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloud_hub.engine.checks import Looked
+from cloud_hub.engine.judging import drawn, judged
 from cloud_hub.engine.requests import (
     Answer,
     Backlog,
@@ -18,18 +18,11 @@ from cloud_hub.engine.requests import (
     Opening,
     Reason,
     Request,
-    Tokens,
 )
 from cloud_hub.engine.runner import Span
 from cloud_hub.engine.sessions import Session
-from fleet.decoding.noise import gumbel
-from fleet.decoding.residual import Evidence, judge_residual, luck_of
-from fleet.decoding.sampling import draw, law, sharpen
-from fleet.decoding.verify import Verdict, judge
 
 Reply = Callable[[Answer], Awaitable[None]]
-
-_NOISE_ROWS_KEPT = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -120,14 +113,14 @@ def _settle_opening(task: Task, opening: Opening, span: Span, rows: Logits) -> O
         session.first = rows[0]
     session.cached, session.ahead = span.start + len(span.run), rows[-1]
     if session.cached == session.length < opening.prefix_tokens:
-        tokens, confidences = _draw(session, [session.length], rows[-1:])
+        tokens, confidences = drawn(session, [session.length], rows[-1:])
         session.put(int(tokens[0]))
         task.confidences.extend(confidences)
     # The last prefix token needs no forward of its own: the first backlog's takes it along.
     if session.length < opening.prefix_tokens or session.cached < len(opening.history):
         return None
-    drawn = session.tokens[len(opening.history) : session.length]
-    return Opened(tuple(drawn.tolist()), tuple(task.confidences), task.cost)
+    prefix = session.tokens[len(opening.history) : session.length]
+    return Opened(tuple(prefix.tolist()), tuple(task.confidences), task.cost)
 
 
 def _looked_history(session: Session, span: Span, rows: Logits) -> Looked | None:
@@ -167,8 +160,7 @@ def _plan_backlog(backlog: Backlog, session: Session) -> Span | Denied:
 def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> Judged:
     session = task.session
     laws = _laws_from(backlog.start, session, span, rows)
-    rule = _by_residual if session.rule.name == "residual" else _by_shared_noise
-    verdict, confidences = rule(session, backlog, laws)
+    verdict, confidences = judged(session, backlog, laws)
     stands = slice(0, min(verdict.accepted + 1, len(backlog.run)))  # or fell, as the first one
     drafted = backlog.uncertain | backlog.run.local
     task.looked = Looked(backlog.start, backlog.run.part(stands), drafted[stands], laws[stands])
@@ -185,71 +177,9 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     )
 
 
-def _by_shared_noise(
-    session: Session, backlog: Backlog, laws: Logits
-) -> tuple[Verdict, list[float]]:
-    """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
-    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
-    bonus = [len(backlog.run)] if backlog.end < session.positions else []
-    draws, confidences = _draw(
-        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
-    )
-    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
-    targets[judged + bonus] = draws
-    return judge(backlog.run.tokens, backlog.uncertain, targets), confidences
-
-
-def _by_residual(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
-    """The verdict, and the cloud's probabilities of the tokens that stand or replace one.
-
-    No bonus token: it would have other luck than a verdict on the same position, and whether a
-    device has use for it is a matter of timing, on which a picture must not depend.
-    """
-    judged = np.flatnonzero(backlog.uncertain)
-    target = np.zeros((len(backlog.run), laws.shape[-1]))
-    target[judged] = law(sharpen(laws[judged], session.sampling))
-    drafts = np.zeros_like(target)
-    drafts[judged] = [sent.dense(laws.shape[-1]) for sent in backlog.laws]
-    positions = np.arange(backlog.start, backlog.end)
-    verdict = judge_residual(
-        Evidence(backlog.run.tokens, backlog.uncertain, drafts, target),
-        luck_of(session.seed, positions, laws.shape[-1]),
-        session.rule.relaxation,
-    )
-    tokens = backlog.run.tokens.copy()
-    if verdict.accepted < len(tokens):
-        tokens[verdict.accepted] = verdict.next_token
-    return verdict, [float(value) for value in target[judged, tokens[judged]]]
-
-
 def _laws_from(start: int, session: Session, span: Span, rows: Logits) -> Logits:
     """The logits [n + 1, V] of the backlog's positions and of the one after it."""
     if span.start == start:
         assert session.ahead is not None
         return np.concatenate([session.ahead[None], rows])
     return rows[start - 1 - span.start :]
-
-
-# ── Draws ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _draw(session: Session, positions: Sequence[int], logits: Logits) -> tuple[Tokens, list[float]]:
-    """The cloud's draws [k] at the positions, by the picture's noise, and their probabilities."""
-    if not positions:
-        return np.zeros(0, np.int64), []
-    sharp = sharpen(logits, session.sampling)
-    tokens = draw(sharp, _noise(session, positions, logits.shape[-1]))
-    confidences = np.take_along_axis(law(sharp), tokens[:, None], axis=-1)[:, 0]
-    return tokens, [float(value) for value in confidences]
-
-
-def _noise(session: Session, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
-    """The noise [k, V] of the positions; kept, since a bonus position is often judged next."""
-    missing = [position for position in positions if position not in session.noise]
-    if missing:
-        rows = gumbel(session.seed, np.array(missing, np.int64), vocab_size)
-        session.noise.update(zip(missing, rows, strict=True))
-    found = np.stack([session.noise[position] for position in positions])
-    while len(session.noise) > _NOISE_ROWS_KEPT:
-        del session.noise[next(iter(session.noise))]
-    return found

@@ -1,0 +1,83 @@
+"""The cloud's draws and verdicts, from the logits of one session's positions; pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_hub.engine.requests import Backlog, Logits, Tokens
+from cloud_hub.engine.sessions import Session
+from fleet.decoding.noise import gumbel
+from fleet.decoding.residual import Evidence, judge_residual, luck_of
+from fleet.decoding.sampling import draw, law, sharpen
+from fleet.decoding.verify import Verdict, judge
+
+_NOISE_ROWS_KEPT = 64
+
+
+def judged(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
+    """The verdict by the session's rule, from the logits [n + 1, V] of the backlog's positions.
+
+    With it the cloud's probabilities of what it has put or left at the judged positions.
+    """
+    rule = _by_residual if session.rule.name == "residual" else _by_shared_noise
+    return rule(session, backlog, laws)
+
+
+def drawn(session: Session, positions: Sequence[int], logits: Logits) -> tuple[Tokens, list[float]]:
+    """The cloud's draws [k] at the positions, by the picture's noise, and their probabilities."""
+    if not positions:
+        return np.zeros(0, np.int64), []
+    sharp = sharpen(logits, session.sampling)
+    tokens = draw(sharp, _noise(session, positions, logits.shape[-1]))
+    confidences = np.take_along_axis(law(sharp), tokens[:, None], axis=-1)[:, 0]
+    return tokens, [float(value) for value in confidences]
+
+
+def _by_shared_noise(
+    session: Session, backlog: Backlog, laws: Logits
+) -> tuple[Verdict, list[float]]:
+    """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
+    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
+    bonus = [len(backlog.run)] if backlog.end < session.positions else []
+    draws, confidences = drawn(
+        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
+    )
+    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
+    targets[judged + bonus] = draws
+    return judge(backlog.run.tokens, backlog.uncertain, targets), confidences
+
+
+def _by_residual(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
+    """The verdict, and the cloud's probabilities of the tokens that stand or replace one.
+
+    No bonus token: it would have other luck than a verdict on the same position, and whether a
+    device has use for it is a matter of timing, on which a picture must not depend.
+    """
+    judged = np.flatnonzero(backlog.uncertain)
+    target = np.zeros((len(backlog.run), laws.shape[-1]))
+    target[judged] = law(sharpen(laws[judged], session.sampling))
+    drafts = np.zeros_like(target)
+    drafts[judged] = [sent.dense(laws.shape[-1]) for sent in backlog.laws]
+    positions = np.arange(backlog.start, backlog.end)
+    verdict = judge_residual(
+        Evidence(backlog.run.tokens, backlog.uncertain, drafts, target),
+        luck_of(session.seed, positions, laws.shape[-1]),
+        session.rule.relaxation,
+    )
+    tokens = backlog.run.tokens.copy()
+    if verdict.accepted < len(tokens):
+        tokens[verdict.accepted] = verdict.next_token
+    return verdict, [float(value) for value in target[judged, tokens[judged]]]
+
+
+def _noise(session: Session, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
+    """The noise [k, V] of the positions; kept, since a bonus position is often judged next."""
+    missing = [position for position in positions if position not in session.noise]
+    if missing:
+        rows = gumbel(session.seed, np.array(missing, np.int64), vocab_size)
+        session.noise.update(zip(missing, rows, strict=True))
+    found = np.stack([session.noise[position] for position in positions])
+    while len(session.noise) > _NOISE_ROWS_KEPT:
+        del session.noise[next(iter(session.noise))]
+    return found
