@@ -348,6 +348,38 @@ def real_size(
     _figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
 
 
+@bench.command()
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
+@click.option("--small", is_flag=True, help="Only the size that is shipped.")
+@command_errors
+def head(rounds: int, small: bool) -> None:
+    """A device step with and without its interval head, at 1,024 and 16,384 codes."""
+    from simulations.bench_head import SIZES
+    from simulations.bench_head import bench as measure
+
+    _figures(measure(SIZES[:1] if small else SIZES, rounds=rounds))
+
+
+@bench.command()
+@click.option("--pictures", default=8, show_default=True, type=click.IntRange(1), help="A rule.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def rules(pictures: int, models: Path | None) -> None:
+    """Bytes of a verified token under each verification rule, in whole pictures."""
+    from simulations.bench_rules import bench as measure
+    from simulations.processes import ProgramError
+
+    try:
+        _figures(measure(models, pictures=pictures))
+    except ProgramError as error:
+        click.echo(error.tail, err=True)
+        raise
+
+
 def _figures(rows: "Sequence[DataclassInstance]") -> None:
     """Prints equal dataclasses as a table, numbers with three digits."""
     from dataclasses import asdict

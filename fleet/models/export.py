@@ -132,18 +132,18 @@ def export_caption(transformer: Transformer) -> bytes:
     caption = torch.zeros(transformer.config.caption_length, dtype=torch.int64)
     caption[-1] = 1
     graph = CaptionGraph(transformer)
-    return _export(graph, dict(zip(CAPTION_INPUTS, [caption], strict=True)), CAPTION_OUTPUTS)
+    return export_graph(graph, dict(zip(CAPTION_INPUTS, [caption], strict=True)), CAPTION_OUTPUTS)
 
 
 def export_step(graph: StepGraph) -> bytes:
     """Return the graph of one token."""
-    return _export(graph, step_example(graph.transformer), STEP_OUTPUTS)
+    return export_graph(graph, step_example(graph.transformer), STEP_OUTPUTS)
 
 
 def export_decoder(tokenizer: ImageTokenizer, tokens: int) -> bytes:
     """Return the graph from the tokens of a square grid to its picture."""
     example = {"tokens": torch.zeros(tokens, dtype=torch.int64)}
-    return _export(DecoderGraph(tokenizer), example, DECODER_OUTPUTS)
+    return export_graph(DecoderGraph(tokenizer), example, DECODER_OUTPUTS)
 
 
 def quantise(graph: bytes) -> bytes:
@@ -184,6 +184,31 @@ def step_example(transformer: Transformer) -> dict[str, Tensor | list[Tensor]]:
         "score": torch.zeros(1, dtype=torch.int64),
         "threshold": torch.ones(1),
     }
+
+
+def export_graph(
+    graph: nn.Module, inputs: Mapping[str, Tensor | list[Tensor]], outputs: tuple[str, ...]
+) -> bytes:
+    """Return any module as a graph with these inputs, by example, and outputs."""
+    with TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        # torch's exporter uses what torch itself has deprecated.
+        warnings.simplefilter("ignore", FutureWarning)
+        path = Path(folder) / "graph.onnx"
+        program = torch.onnx.export(
+            graph.eval(),
+            tuple(inputs.values()),
+            input_names=_input_names(inputs),
+            output_names=list(outputs),
+            opset_version=OPSET,
+            dynamo=True,
+            custom_translation_table=OPERATIONS,
+            verbose=False,
+        )
+        assert program is not None
+        # The exporter notes source files and lines at each node: paths of one machine.
+        ClearMetadataAndDocStringPass()(program.model)
+        program.save(path, external_data=False)
+        return path.read_bytes()
 
 
 def _attend(
@@ -230,27 +255,3 @@ def _input_names(inputs: Mapping[str, Tensor | list[Tensor]]) -> list[str]:
         count = len(value) if isinstance(value, list) else 0
         names += [f"{name}_{index}" for index in range(count)] or [name]
     return names
-
-
-def _export(
-    graph: nn.Module, inputs: Mapping[str, Tensor | list[Tensor]], outputs: tuple[str, ...]
-) -> bytes:
-    with TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
-        # torch's exporter uses what torch itself has deprecated.
-        warnings.simplefilter("ignore", FutureWarning)
-        path = Path(folder) / "graph.onnx"
-        program = torch.onnx.export(
-            graph.eval(),
-            tuple(inputs.values()),
-            input_names=_input_names(inputs),
-            output_names=list(outputs),
-            opset_version=OPSET,
-            dynamo=True,
-            custom_translation_table=OPERATIONS,
-            verbose=False,
-        )
-        assert program is not None
-        # The exporter notes source files and lines at each node: paths of one machine.
-        ClearMetadataAndDocStringPass()(program.model)
-        program.save(path, external_data=False)
-        return path.read_bytes()

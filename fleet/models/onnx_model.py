@@ -125,7 +125,7 @@ class DeviceModel:
 
     def with_step_graph(self, graph: bytes) -> "DeviceModel":
         """Return the same model with another step graph, such as a quantised one; unchecked."""
-        return replace(self, _step=_run_time(graph, 1))
+        return replace(self, _step=open_graph(graph, 1))
 
     def bare_step(self, state: DeviceState) -> Callable[[int], None]:
         """Return a function that only runs the graph at a position: what a step costs at least."""
@@ -198,6 +198,14 @@ class DeviceModel:
             self.step(state, position, token)
 
 
+def open_graph(content: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    """A graph ready to run, as a device runs it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageDecoder:
     """The image tokenizer's decoder."""
@@ -237,14 +245,7 @@ def _output_size(session: onnxruntime.InferenceSession, name: str) -> int:
 
 def _session(bundle: Bundle, name: str, threads: int = 1) -> onnxruntime.InferenceSession:
     with _bundle_errors(bundle, name):
-        return _run_time(bundle.read(name), threads)
-
-
-def _run_time(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return open_graph(bundle.read(name), threads)
 
 
 @contextmanager

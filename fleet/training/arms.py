@@ -77,7 +77,8 @@ def draw_arms(curves: dict[str, list[Figures]]) -> Image.Image:
         pen.text((box[0], 4), key.replace("_", " "), "black")
         for place, (name, rows) in enumerate(curves.items()):
             color = _COLORS.get(name, "#909090")
-            pen.text((box[0] + 80 * place, height - 24), name, color)
+            if index == 0:  # one legend for all panels
+                pen.text((_MARGIN + 200 * place, height - 24), name, color)
             last = max(row["step"] for row in rows) or 1
             span = (high - low) or 1
             points = [

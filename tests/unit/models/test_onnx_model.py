@@ -27,8 +27,10 @@ from fleet.models.bundle import (
     write_bundle,
 )
 from fleet.models.caption import pad_left
+from fleet.models.export import StepGraph, export_step
 from fleet.models.image_tokenizer import to_pixels
-from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
+from fleet.models.interval_head import IntervalHead
+from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder, open_graph
 from fleet.models.signing import generate_key
 from fleet.models.torch_model import CloudModel, load_image_tokenizer
 from fleet.prediction import SCORE_NAMES, Prediction
@@ -308,3 +310,27 @@ def test_an_uncertain_draft_of_the_residual_rule_comes_from_the_law_that_is_sent
         assert (draft.law is None) is not draft.uncertain
         expected = same.token if draft.law is None else draft.law.draw(row)
         assert draft.token == expected
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_a_full_and_a_thin_radius_come_out_of_the_graph_as_numpy_defines_them(
+    exported: Exported, rank: int, guidance: float
+) -> None:
+    torch.manual_seed(rank)
+    family = exported.family
+    head = IntervalHead(family.device.transformer.output, rank)
+    torch.nn.init.normal_(head.radius_up.weight, std=0.4)
+    codes = family.tokenizer.quantize.codes.detach()
+    graph = StepGraph(family.device.transformer, head, family.projection, codes)
+    session = open_graph(export_step(graph))
+    inputs = begin(exported, CAPTIONS[0]).inputs | {"guidance": np.array([guidance], np.float32)}
+    first = {"token": np.zeros(1, np.int64), "position": np.zeros(1, np.int64)}
+
+    said = session.run(["scores"], inputs | first | {"noise": np.zeros(CODES, np.float32)})[0]
+
+    with torch.no_grad():
+        start = torch.from_numpy(np.asarray(inputs["start"], np.float32))
+        logits, radius = head.center(start).numpy(), head.radius(start[:1]).numpy()
+    interval = interval_softmax(guide(logits[:1], logits[1:], guidance), radius)
+    np.testing.assert_allclose(said, scores(interval, codes.numpy())[0], rtol=3e-4, atol=1e-5)
