@@ -13,7 +13,7 @@ from tests.virtual_time import run_in_virtual_time
 
 # As the shipped family's forwards on one core: see docs/limits.md.
 FORWARD_S, TOKEN_S = 0.006, 0.0004
-BEGIN_S, END_S = 1.0, 4.0
+BEGIN_S, END_S = 1.0, 9.0  # about 1,900 verdicts: a p99 of fewer moves by itself
 PART = run_of([1, 2, 3, 4, 5])
 
 
@@ -80,7 +80,7 @@ def test_a_flood_of_one_node_moves_the_p99_of_the_others_by_less_than_a_tenth() 
     quiet = run_in_virtual_time(Crowd(64, 4.0).latencies())
     flooded = run_in_virtual_time(Crowd(64, 4.0, flood=1000).latencies())
 
-    assert len(flooded) > 500
+    assert len(flooded) > 1500
     assert p99(flooded) < 1.1 * p99(quiet)
 
 
