@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -77,9 +77,13 @@ def write_parquet(path: Path, whole: Findings) -> None:
     rows.unlink()
 
 
-def command() -> str:
-    """The command line of this process."""
-    return subprocess.list2cmdline(["python", "-m", "simulations", *sys.argv[1:]])
+def command(arguments: Sequence[str]) -> str:
+    """The command line with these arguments; folders of one machine are named, not told."""
+    words = ["python", "-m", "simulations"]
+    for before, word in pairwise(["", *arguments]):
+        named = before in {"--work", "--out", "--models"}
+        words.append(before.removeprefix("--").upper() if named else word)
+    return subprocess.list2cmdline(words)
 
 
 def _flat(line: Line) -> dict[str, object]:

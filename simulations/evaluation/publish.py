@@ -1,5 +1,7 @@
 """From the results at equal calls to everything that the page shows."""
 
+import sys
+
 from simulations.evaluation import findings, page
 from simulations.evaluation.captions import search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
@@ -72,7 +74,7 @@ def _own(
 def _facts(order: Order, by_name: dict[str, Result]) -> dict[str, object]:
     cloud, device = by_name[CLOUD].row.kernel, by_name[DEVICE].row.kernel
     return {
-        "command": page.command(),
+        "command": page.command(sys.argv[1:]),
         "commit": commit(),
         "family": models_version(order.work),
         "pictures": order.pictures,

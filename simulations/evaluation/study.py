@@ -175,7 +175,6 @@ class Study:
         """The figures of one method's sample; `ends` are cloud-only's and device-only's."""
         count = len(sample)
         made = self.standard.apply(sample.features)
-        held_out = self.assignment.held_out
         return Row(
             name=method.name,
             sampling=str(method.sampling),
@@ -183,12 +182,17 @@ class Study:
             calls=float((sample.decisions != LOCAL).mean()),
             corrected=corrected_share(sample.decisions),
             kernel=self._kernel_distance(made),
-            kernel_held_out=squared_discrepancy(self.real[held_out], made[held_out[:count]]),
+            kernel_held_out=self._distance_of(made, self.assignment.held_out),
             frechet=frechet_distance(self.real[:count], made),
             coverage=precision_recall(self.real[:count], made),
             pixels=_pixels(sample, reference),
             gap_lost=self._gap_lost(sample, ends),
         )
+
+    def _distance_of(self, made: Features, chosen: NDArray[np.bool_]) -> float | None:
+        """KD-EffNet on the chosen captions alone; None where fewer than two of them were drawn."""
+        own = made[chosen[: len(made)]]
+        return squared_discrepancy(self.real[chosen], own) if len(own) > 1 else None
 
     def _gap_lost(self, sample: Sample, ends: tuple[Sample, Sample]) -> Estimate | None:
         """Where a sample lies between cloud-only and device-only, by groups of seeds.

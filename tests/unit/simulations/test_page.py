@@ -17,7 +17,7 @@ from simulations.evaluation.findings import Findings, Line, Timing, named_crossi
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import cloud_only, device_only
 from simulations.evaluation.metrics import Coverage, Estimate
-from simulations.evaluation.page import write_page, write_parquet
+from simulations.evaluation.page import command, write_page, write_parquet
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import Result, Row
 from simulations.evaluation.usage import SWEEP_MS
@@ -96,6 +96,14 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
     assert "| ours | cloud-only | made up | 50 ms | ours | cloud-only |" in text
     for name in ("pareto", "latency", "reliability", "scores"):
         assert f"(results/{name}.png)" in text
+
+
+def test_the_command_names_no_folder_of_the_machine() -> None:
+    arguments = ["evaluate", "--work", "/home/me/w", "--out", "o", "--page", "docs/results.md"]
+
+    assert command(arguments) == (
+        "python -m simulations evaluate --work WORK --out OUT --page docs/results.md"
+    )
 
 
 def test_the_columns_come_back_as_numbers(findings: Findings, tmp_path: Path) -> None:
