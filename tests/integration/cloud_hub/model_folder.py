@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from fleet.models.bundle import VOCABULARY
 from fleet.models.caption import CaptionVocabulary
+from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import IntervalFeature
 from fleet.models.torch_model import (
     CLOUD_FORMAT,
@@ -32,8 +33,16 @@ def write_model(folder: Path) -> None:
     transformer, feature = Transformer(config), IntervalFeature(config.dim)
     folder.mkdir()
     vocabulary.save(folder / VOCABULARY)
-    text = {"format": CLOUD_FORMAT, "family": "tiny", "transformer": asdict(config)}
+    codes = ImageTokenizerConfig(
+        channels=4, channel_multipliers=(1, 1), latent_channels=8, codebook_size=40, norm_groups=2
+    )
+    text = {
+        "format": CLOUD_FORMAT,
+        "family": "tiny",
+        "transformer": asdict(config),
+        "image_tokenizer": asdict(codes),
+    }
     (folder / CONFIG).write_text(json.dumps(text))
     save_file(transformer.state_dict(), folder / TRANSFORMER)
     save_file(feature.state_dict(), folder / INTERVAL_FEATURE)
-    (folder / IMAGE_TOKENIZER).write_bytes(b"not read by a hub")
+    save_file(ImageTokenizer(codes).state_dict(), folder / IMAGE_TOKENIZER)
