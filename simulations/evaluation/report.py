@@ -58,7 +58,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def write_sheet(path: Path, captions: Sequence[str], rows: dict[str, NDArray[np.uint8]]) -> None:
     """Write a PNG: a row a method, a column a caption (the first ones)."""
-    count = min(_COLUMNS, len(captions))
+    count = min(_COLUMNS, len(captions), *(len(pictures) for pictures in rows.values()))
     head = 40
     size = (_LABEL + count * (_SIDE + 6) + 10, head + len(rows) * (_SIDE + 6) + 10)
     sheet = Image.new("RGB", size, "white")
