@@ -1,6 +1,7 @@
 """The measured part of a family's model card: its tables, curves, split and sheet of drawings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def write_card(work: Path, family: Path, seed: int) -> Path:
     split = json.dumps(emoji_of_splits(pictures), ensure_ascii=False, indent=1)
     (folder / "split.json").write_text(split + "\n", encoding="utf-8")
     draw_curves(work).save(folder / "curves.png", optimize=True)
-    draw_card_sheet(work, seed).save(folder / "sheet.png", optimize=True)
+    sampling = _json(family / "device" / "manifest.json")["sampling"]
+    rule = SamplingRule(sampling["guidance"], sampling["temperature"], sampling["top_k"])
+    draw_card_sheet(work, rule, seed).save(folder / "sheet.png", optimize=True)
     page = family / "MODEL_CARD.md"
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -79,17 +82,17 @@ def emoji_of_splits(pictures: Pictures) -> dict[str, list[str]]:
     }
 
 
-def draw_card_sheet(work: Path, seed: int) -> Image.Image:
-    """Draw the captions: real, cloud without and with guidance 2, device with guidance 2."""
+def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
+    """Draw the captions: real, then by the rule: cloud unguided, cloud guided, device guided."""
     examples = load_examples(work)
     rows = [examples.pictures.captions.index(caption) for caption in CAPTIONS]
     captions = torch.from_numpy(examples.captions[rows])
     cloud = load_transformer(work / "cloud.pt")
     device = load_device(work / "device.pt").transformer
     lines = [torch.from_numpy(examples.tokens[rows, 0].astype("int64"))]
-    for model, guidance in ((cloud, 1.0), (cloud, 2.0), (device, 2.0)):
-        rule, generator = SamplingRule(guidance, 0.8), torch.Generator().manual_seed(seed)
-        lines.append(draw_images(model, captions, rule, generator))
+    for model, used in ((cloud, replace(rule, guidance=1.0)), (cloud, rule), (device, rule)):
+        generator = torch.Generator().manual_seed(seed)
+        lines.append(draw_images(model, captions, used, generator))
     tokenizer = load_tokenizer(work / "tokenizer.pt")
     with torch.no_grad():
         drawn = [torch.cat(list(to_pixels(tokenizer.decode(ids))), dim=1) for ids in lines]

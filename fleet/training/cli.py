@@ -33,8 +33,8 @@ def _sampling(command: Command) -> Command:
     """Add the options of the sampling a family is released with."""
     for name, default, text in (
         ("--top-k", 0, "Codes kept; 0 keeps all."),
-        ("--temperature", 0.8, "Divides the logits."),
-        ("--guidance", 2.0, "Weight of the caption; 1 is none."),
+        ("--temperature", 0.6, "Divides the logits."),
+        ("--guidance", 3.0, "Weight of the caption; 1 is none."),
     ):
         command = click.option(name, default=default, show_default=True, help=text)(command)
     return command
@@ -137,6 +137,13 @@ def unpack(work: Path, family: Path | None) -> None:
     show_default=True,
     help="Share of the time in which pictures are shifted and shrunken too.",
 )
+@click.option(
+    "--disturbed",
+    default=0.7,
+    show_default=True,
+    help="Share of the pictures whose history is wrong in places.",
+)
+@click.option("--peak", default=1.0, show_default=True, help="Scales the learning rates.")
 @click.option(
     "--compiled", is_flag=True, help="Compile the model: a fifth faster, needs a C++ compiler."
 )
@@ -273,7 +280,7 @@ def card(work: Path, family: Path | None, seed: int) -> None:
     help="Private key that signs the bundle; made, with its public half, if it is missing.",
 )
 @click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
-@click.option("--guidance", default=2.0, show_default=True, help="One that was calibrated.")
+@click.option("--guidance", default=3.0, show_default=True, help="One that was calibrated.")
 @click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
 @click.option("--dynamic", is_flag=True, help="The threshold tracks the budget in each picture.")
 @click.option("--max-run", default=0, help="Tokens in a row that may go unverified; 0: any number.")
