@@ -160,7 +160,7 @@ def _round(family: Family, words: np.ndarray, luck: Luck, tokens: list[int]) -> 
     for place, token in enumerate(drafts):
         position = start + place
         p, q = law(judged[place]).astype(np.float64), drafted_from[place]
-        if luck.uniforms[0, position, 1] >= acceptance(p, q, 1.0)[token]:
+        if luck.uniforms[0, position, 0] >= acceptance(p, q, 1.0)[token]:
             with np.errstate(divide="ignore"):
                 left = np.log(correction(p[None], q[None], 1.0)[0])
             return [*drafts[:place], int(draw(left, luck.other[0, position]))]
