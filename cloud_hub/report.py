@@ -165,7 +165,7 @@ def picture_table(rows: Sequence[PictureRow]) -> Table:
 
 
 def answer_table(answer: Answer) -> Table:
-    """Any answer as a table: numbers with four digits, shares in percent."""
+    """Any answer as a table: numbers with four digits or whole, shares in percent."""
     table = _table(*answer.columns)
     for row in answer.rows:
         table.add_row(*map(_cell, answer.columns, row))
@@ -177,7 +177,10 @@ def _cell(column: str, value: Any) -> str:
         return "-"
     if isinstance(value, float):
         share = column.endswith(("_share", "_rate")) or column in _SHARES
-        return f"{value:.1%}" if share else f"{value:.4g}"
+        if share:
+            return f"{value:.1%}"
+        # Bytes and counts stay readable: no powers of ten.
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloud_hub.report import device_table, parse_since, picture_table
+from cloud_hub.report import answer_table, device_table, parse_since, picture_table
+from cloud_hub.store.answers import Answer
 from cloud_hub.store.queries import DeviceRow, PictureRow
 from fleet.errors import InvalidInputError
 
@@ -31,6 +32,18 @@ def test_a_time_is_a_span_or_a_date(text: str | None, moment: datetime | None) -
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="such as 90m"):
         parse_since(text, NOW)
+
+
+def test_large_numbers_are_written_out_and_small_ones_keep_four_digits() -> None:
+    answer = Answer(("node", "bytes_up", "p50"), [("n1", 35620.4, 0.0123456)])
+    console = Console(width=100)
+
+    with console.capture() as capture:
+        console.print(answer_table(answer))
+
+    text = capture.get()
+    assert "35,620" in text
+    assert "0.01235" in text
 
 
 def test_tables_show_shares_in_percent_and_dashes_where_nothing_is_known() -> None:
