@@ -2,34 +2,33 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from flwr.app import Error, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Error, Message
 
 from cloud_hub.rounds.exchange import Exchange
 from fleet.errors import ProtocolError, TransportError
 from fleet.federation import codec
 from fleet.federation.bodies import count
 from fleet.federation.collect import Patience, Way, collect
-from fleet.federation.flower import FAILED, message_id_of, name_message, take_identity
+from fleet.federation.flower import FAILED, message_id_of, name_message
+from fleet.federation.named_run import NamedRunGrid
 from fleet.ids import RequestId
 from fleet.protocol.messages import RoundTask
 
 PUSH_S = 60.0
 
 
-class MqttGrid(Grid):
+class MqttGrid(NamedRunGrid):
     """Asks the nodes of an `Exchange` that runs on `loop`; called from another thread."""
 
     def __init__(
         self, exchange: Exchange, loop: asyncio.AbstractEventLoop, *, run: int, deadline_s: float
     ) -> None:
         """`deadline_s` is what a node is told; the loop over rounds keeps its own."""
-        take_identity(run)
+        super().__init__(run)
         self._exchange = exchange
         self._loop = loop
-        self._run = run
         self._deadline_s = deadline_s
         self._asked: dict[str, Message] = {}
 
@@ -37,25 +36,6 @@ class MqttGrid(Grid):
     def traffic(self) -> dict[int, tuple[int, int]]:
         """Bytes down and up by node, until they are taken."""
         return self._exchange.traffic
-
-    def set_run(self, run: Any) -> None:
-        """Does nothing: the run was named at the beginning."""
-
-    @property
-    def run(self) -> Any:
-        """No strategy asks for it."""
-        raise NotImplementedError("a grid over MQTT has a run id only")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """See `Grid`."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Those that are up and can train."""

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 
 from fleet.federation import codec
 from fleet.federation.flower import (
@@ -15,14 +14,14 @@ from fleet.federation.flower import (
     instruction,
     message_id_of,
     name_message,
-    take_identity,
 )
+from fleet.federation.named_run import NamedRunGrid
 
 # What a test does to a node's answer: None swallows it.
 Fault = Callable[[int, Message], Message | None]
 
 
-class LocalGrid(Grid):
+class LocalGrid(NamedRunGrid):
     """Nodes by number, each with a context of its own; bytes take the way they take on a wire."""
 
     def __init__(
@@ -35,11 +34,10 @@ class LocalGrid(Grid):
         run_config: dict[str, Any] | None = None,
         fault: Fault = lambda _, message: message,
     ) -> None:
-        take_identity(run)
+        super().__init__(run)
         self.trained: list[str] = []  # message ids, one each time an app ran "train"
         self.traffic: dict[int, tuple[int, int]] = {}
         self._app = app
-        self._run = run
         self._fault = fault
         self._contexts = {
             node: Context(run, node, config, RecordDict(), run_config or {})
@@ -47,25 +45,6 @@ class LocalGrid(Grid):
         }
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
         self._answers: dict[str, Future[Message | None]] = {}
-
-    def set_run(self, run: Any) -> None:
-        """Does nothing: the run was named at the beginning."""
-
-    @property
-    def run(self) -> Any:
-        """No strategy asks for it."""
-        raise NotImplementedError("a local grid has a run id only")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """See `Grid`."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """All nodes."""
