@@ -1,0 +1,269 @@
+"""`python -m simulations bench`: each verb measures a part of the line on this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.process import command_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _typeshed import DataclassInstance
+
+
+@click.group()
+def bench() -> None:
+    """Measure a part of the line on this machine."""
+
+
+@bench.command()
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
+@click.option("--size", default=600, show_default=True, type=click.IntRange(1), help="Bytes.")
+@command_errors
+def transport(rounds: int, size: int) -> None:
+    """Round trips over each broker, next to a bare TCP echo."""
+    import asyncio
+
+    from simulations.bench_transport import bench as measure
+
+    _figures(asyncio.run(measure(rounds=rounds, size_bytes=size)))
+
+
+@bench.command()
+@click.option("--count", default=5000, show_default=True, type=click.IntRange(100))
+@click.option("--batch", default=64, show_default=True, type=click.IntRange(1, 1024))
+@click.option("--url", help="An empty database, which is emptied again. Default: SQLite.")
+@command_errors
+def records(count: int, batch: int, url: str | None) -> None:
+    """Records into the database, next to the same statements by bare executemany."""
+    from tempfile import TemporaryDirectory
+
+    from simulations.bench_records import bench as measure
+
+    with TemporaryDirectory() as folder:
+        _figures(measure(url or f"sqlite:///{folder}/hub.db", records=count, batch=batch))
+
+
+@bench.command()
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def step(rounds: int, models: Path | None) -> None:
+    """One token on the device and in the cloud, in processor time."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_step import bench as measure
+
+    _figures(measure(models or reference_path(), rounds=rounds))
+
+
+@bench.command()
+@click.option("--rounds", default=256, show_default=True, type=click.IntRange(16))
+@click.option("--compiled", is_flag=True, help="Also torch.compile, which takes a minute.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def device(rounds: int, compiled: bool, models: Path | None) -> None:
+    """The agent's draft loop, next to bare onnxruntime, int8 and torch."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_device import bench as measure
+
+    _figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
+
+
+@bench.command()
+@click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="Of a row.")
+@click.option(
+    "--rtt",
+    "rtts",
+    multiple=True,
+    type=click.IntRange(0, 5000),
+    help="Round trips in milliseconds. Default: 5, 20, 50, 100.",
+)
+@click.option("--shipped/--stand-ins", default=False, help="The shipped pair, or pairs by design.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def agent(pictures: int, rtts: tuple[int, ...], shipped: bool, models: Path | None) -> None:
+    """Pictures of an agent that drafts ahead, next to one that stops and waits."""
+    import asyncio
+
+    from fleet.models.bundle import reference_path
+    from simulations.bench_agent import CASES, ROUND_TRIPS_MS, SHIPPED
+    from simulations.bench_agent import bench as measure
+
+    work = measure(
+        models or reference_path(),
+        pictures=pictures,
+        cases=SHIPPED if shipped else CASES,
+        rtts=rtts or ROUND_TRIPS_MS,
+    )
+    _figures(asyncio.run(work))
+
+
+@bench.command()
+@click.option("--nodes", default=200, show_default=True, type=click.IntRange(2))
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(1))
+@command_errors
+def rounds(nodes: int, rounds: int) -> None:
+    """Federated rounds of many nodes in one process: time, memory and bytes."""
+    from simulations.bench_rounds import bench as measure
+
+    _figures(measure(nodes=nodes, rounds=rounds))
+
+
+@bench.command()
+@click.option("--seconds", default=20.0, show_default=True, help="Of each measurement.")
+@click.option("--devices", default=64, show_default=True, help="Replayed at full speed.")
+@click.option("--sessions", default="1,32,128,512", show_default=True, help="At a device's pace.")
+@click.option("--fleets", default="1,8,32,128", show_default=True, help="Devices, whole pictures.")
+@click.option("--minutes", default=0.0, show_default=True, help="Of the memory test; 0: none.")
+@click.option("--peer", is_flag=True, help="Also decode next to transformers, if it is installed.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def engine(  # noqa: PLR0913  # one parameter an option
+    seconds: float,
+    devices: int,
+    sessions: str,
+    fleets: str,
+    minutes: float,
+    peer: bool,
+    models: Path | None,
+) -> None:
+    """The hub's engine under recorded requests; docs/limits.md reads the figures."""
+    import asyncio
+
+    from fleet.models.bundle import reference_path
+    from simulations import bench_engine, bench_forward
+    from simulations.load.recording import record
+
+    family = models or reference_path()
+    _figures(bench_forward.forwards(family, rounds=20))
+    _figures(bench_forward.paddings(family, rounds=20))
+    if peer:
+        _figures(bench_forward.decoding(family, tokens=128, rounds=5))
+    scripts = asyncio.run(record(family))
+    work = {"seconds": seconds}
+    _figures([asyncio.run(bench_engine.throughput(family, scripts, devices=devices, **work))])
+    if sessions:
+        counts = _numbers(sessions)
+        _figures(asyncio.run(bench_engine.latencies(family, scripts, sessions=counts, **work)))
+    if fleets:
+        counts = _numbers(fleets)
+        _figures(asyncio.run(bench_engine.pictures(family, scripts, devices=counts, **work)))
+    if minutes:
+        _figures(asyncio.run(bench_engine.memory(family, scripts, sessions=128, minutes=minutes)))
+
+
+def _numbers(text: str) -> list[int]:
+    from fleet.errors import InvalidInputError
+
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"{text!r} is not a list such as 1,32,128") from error
+
+
+@bench.command("real-size")
+@click.option(
+    "--size", "sizes", multiple=True, type=click.Choice(["B", "L", "XL"]), default=["B", "L", "XL"]
+)
+@click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--stories",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File of recorded decisions.",
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Training folder: draw pictures first, and write STORIES anew.",
+)
+@click.option("--pictures", default=6, show_default=True, type=click.IntRange(1), help="To draw.")
+@command_errors
+def real_size(
+    sizes: tuple[str, ...],
+    dtype: str,
+    rounds: int,
+    stories: Path,
+    work: Path | None,
+    pictures: int,
+) -> None:
+    """Methods at LlamaGen's sizes: recorded decisions on random weights, one guided picture."""
+    from simulations.real_size import stories as told
+    from simulations.real_size.bench import bench as measure
+
+    if work is not None:
+        from fleet.models.bundle import reference_path
+        from fleet.training.pictures import load_pictures
+        from simulations.evaluation.captions import chosen_captions
+        from simulations.evaluation.run import shipped_policy
+
+        captions = chosen_captions(load_pictures(work), pictures).captions
+        told.save(stories, told.record(work, shipped_policy(reference_path()), captions))
+    _figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
+
+
+@bench.command()
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
+@click.option("--small", is_flag=True, help="Only the size that is shipped.")
+@command_errors
+def head(rounds: int, small: bool) -> None:
+    """A device step with and without its interval head, at 1,024 and 16,384 codes."""
+    from simulations.bench_head import SIZES
+    from simulations.bench_head import bench as measure
+
+    _figures(measure(SIZES[:1] if small else SIZES, rounds=rounds))
+
+
+@bench.command()
+@click.option("--pictures", default=8, show_default=True, type=click.IntRange(1), help="A rule.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Default: the family that is shipped.",
+)
+@command_errors
+def rules(pictures: int, models: Path | None) -> None:
+    """Bytes of a verified token under each verification rule, in whole pictures."""
+    from simulations.bench_rules import bench as measure
+    from simulations.processes import ProgramError
+
+    try:
+        _figures(measure(models, pictures=pictures))
+    except ProgramError as error:
+        click.echo(error.tail, err=True)
+        raise
+
+
+def _figures(rows: "Sequence[DataclassInstance]") -> None:
+    """Prints equal dataclasses as a table, numbers with three digits."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    cells = [asdict(row) for row in rows]
+    for name in cells[0]:
+        table.add_column(name, justify="left" if name == "subject" else "right")
+    for row in cells:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console(width=120).print(table)
