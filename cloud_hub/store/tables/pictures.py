@@ -9,9 +9,10 @@ from sqlalchemy import ForeignKey, Index, SmallInteger, String, Text, UniqueCons
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cloud_hub.store.tables.base import ROW_NUMBER, Base
+from cloud_hub.store.tables.counted import Counted
 
 
-class GenerationRow(Base):
+class GenerationRow(Counted, Base):
     """One picture: the fields of `GenerationRecord`, and who reported it when.
 
     `boot` says which records are there: a key over all partitions cannot.
@@ -43,23 +44,6 @@ class GenerationRow(Base):
     guidance: Mapped[float]
     policy: Mapped[str] = mapped_column(String(64))
     threshold: Mapped[float]
-    tokens: Mapped[int]
-    prefix: Mapped[int]
-    local: Mapped[int]
-    verified: Mapped[int]
-    corrected: Mapped[int]
-    unverified: Mapped[int]
-    wasted: Mapped[int]
-    forwards: Mapped[int]
-    round_trips: Mapped[int]
-    retries: Mapped[int]
-    bytes_up: Mapped[int]
-    bytes_down: Mapped[int]
-    duration_s: Mapped[float]
-    device_s: Mapped[float]
-    wait_s: Mapped[float]
-    queue_s: Mapped[float]
-    forward_s: Mapped[float]
     fallback: Mapped[str] = mapped_column(String(16))
     repairs: Mapped[str] = mapped_column(String(64))  # the picture that this one corrects, or empty
     scores: Mapped[bytes]  # arrays as in `fleet/protocol/arrays.py`

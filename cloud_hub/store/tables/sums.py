@@ -10,6 +10,7 @@ from sqlalchemy import Index, SmallInteger, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cloud_hub.store.tables.base import Base
+from cloud_hub.store.tables.counted import Counted
 
 
 class _Span:
@@ -23,7 +24,7 @@ class _Span:
     policy: Mapped[str] = mapped_column(String(64), primary_key=True)
 
 
-class SumRow(_Span, Base):
+class SumRow(_Span, Counted, Base):
     """Pictures, and the sums of their columns."""
 
     __tablename__ = "picture_sum"
@@ -31,23 +32,6 @@ class SumRow(_Span, Base):
     pictures: Mapped[int]
     calls: Mapped[int]  # pictures that the cloud took part in
     fallbacks: Mapped[int]  # pictures with a fallback
-    tokens: Mapped[int]
-    prefix: Mapped[int]
-    local: Mapped[int]
-    verified: Mapped[int]
-    corrected: Mapped[int]
-    unverified: Mapped[int]
-    wasted: Mapped[int]
-    forwards: Mapped[int]
-    round_trips: Mapped[int]
-    retries: Mapped[int]
-    bytes_up: Mapped[int]
-    bytes_down: Mapped[int]
-    duration_s: Mapped[float]
-    device_s: Mapped[float]
-    wait_s: Mapped[float]
-    queue_s: Mapped[float]
-    forward_s: Mapped[float]
 
 
 class HistogramRow(_Span, Base):
