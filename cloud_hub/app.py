@@ -17,6 +17,7 @@ from cloud_hub.engine.scheduler import Limits, Scheduler
 from cloud_hub.engine.sessions import Sessions
 from cloud_hub.engine.steps import Task
 from cloud_hub.intake import Intake
+from cloud_hub.late_checks import LateChecks
 from cloud_hub.notices import Notices
 from cloud_hub.settings import EngineSettings, HubSettings
 from cloud_hub.spot_checks import Codes, SpotChecks
@@ -107,8 +108,10 @@ async def serve(
             checks = _checks(settings, hub, notices)
             engine.watch = checks.watch
             work["spot checks"] = checks.run(hub.database)
+            late = LateChecks(engine, hub.service, notices, settings.engine.check_share)
+            work["late checks"] = late.run()
             work["care"] = caring.run(hub.database, settings.store)
-            work |= await _record(settings, transport, hub.database, notices, stack)
+            work |= await _record(settings, transport, hub.database, notices, late, stack)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, coroutine in work.items():
@@ -158,6 +161,7 @@ async def _record(
     transport: Transport,
     database: Database,
     notices: Notices,
+    late: LateChecks,
     stack: contextlib.AsyncExitStack,
 ) -> Work:
     store: dict[str, Any] = {"limit": settings.store.batch, "wait_s": settings.store.batch_wait_s}
@@ -169,7 +173,9 @@ async def _record(
         transport.subscribe(topics.NODE_STATES, qos=1, limit=queue)
     )
     return {
-        "recording": recording.record(transport, records, database, notices, **store),
+        "recording": recording.record(
+            transport, records, database, notices, **store, stored=late.take
+        ),
         "nodes": nodes.follow(states, database, notices, **store),
     }
 

@@ -88,6 +88,7 @@ _SUMS = {
     "accepted_tokens": "Of these, tokens that stood.",
     "corrected": "Corrections.",
     "repeated": "Repeats of requests.",
+    "looked": "Pictures that were run for their spot checks alone.",
     "late": "Requests whose deadline passed before their turn.",
     "full": "Answers Busy.",
     "evicted": "Sessions that gave way.",

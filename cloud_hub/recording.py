@@ -7,7 +7,7 @@ stays unacknowledged, which holds the broker back, and nodes keep what was not r
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import random
@@ -43,7 +43,7 @@ class Reading:
     receipts: Sequence[Key]
 
 
-async def record(
+async def record(  # noqa: PLR0913 - a record's whole way
     transport: Transport,
     arrivals: AsyncIterator[Inbound],
     database: Database,
@@ -51,8 +51,9 @@ async def record(
     *,
     limit: int,
     wait_s: float,
+    stored: Callable[[NodeId, GenerationRecord], None] = lambda _node, _record: None,
 ) -> None:
-    """Stores what arrives, until cancelled."""
+    """Stores what arrives, until cancelled; `stored` gets every record after its commit."""
     async for batch in batches(arrivals, limit=limit, wait_s=wait_s):
         reading = read_batch(batch)
         refused = await _until_stored(database, reading)
@@ -60,6 +61,8 @@ async def record(
             notices.warn("record set aside", each.node, each.reason)
         for inbound in batch:
             inbound.ack()
+        for report in reading.reports:
+            stored(report.node, report.record)
         for topic, receipt in receipts(reading.receipts):
             try:
                 await transport.publish(topic, encode(receipt), qos=0)
@@ -125,7 +128,7 @@ def _read(node: NodeId, payload: bytes) -> Reported | Rejected:
 
 def _problem(record: GenerationRecord) -> str:
     """What no database would take, or no reader understand."""
-    values = record.model_dump(exclude={"sampling"})
+    values = record.model_dump(exclude={"sampling", "unseen"})
     for name, value in values.items():
         if isinstance(value, str) and (len(value) > _longest(name) or "\0" in value):
             return f"{name} is too long, or holds a NUL character"

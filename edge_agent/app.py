@@ -17,7 +17,7 @@ from edge_agent.generate import Outcome
 from edge_agent.maker import Around, Maker, Report, Wish
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
-from edge_agent.record import record_of
+from edge_agent.record import Recorder
 from edge_agent.remote import Remote
 from edge_agent.repair import Bench, repair_all, unfinished_of
 from edge_agent.settings import AgentSettings
@@ -275,15 +275,10 @@ def _assemble(
         Patience(wishes.open_deadline_s, wishes.request_deadline_s, wishes.retry_after_s),
     )
 
+    recorder = Recorder(station.boot, device, settings.record, settings.node.send_captions)
+
     async def keep(outcome: Outcome, repairs: str) -> str:
-        record = record_of(
-            outcome,
-            station.boot,
-            device.manifest.device_version,
-            repairs=repairs,
-            with_caption=settings.node.send_captions,
-        )
-        return await links.delivery.put(record)
+        return await links.delivery.put(recorder.record(outcome, repairs=repairs))
 
     surroundings = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
     around = Around(
@@ -296,6 +291,7 @@ def _assemble(
 
     def apply(changed: AgentSettings) -> None:
         maker.configure(changed.generation)
+        recorder.settings = changed.record
         if changed.log != settings.log:
             configure_logs(log_format=changed.log.format, level=changed.log.level)
 

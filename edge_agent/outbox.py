@@ -39,7 +39,7 @@ SUMMED = (
     "bytes_down",
 )
 CLOCK_IS_SET = 1_767_225_600.0  # 2026: a clock that shows less was never set
-_ARRAYS = {"scores": b"", "decisions": b"", "confidences": b""}
+_ARRAYS = {"scores": b"", "decisions": b"", "confidences": b"", "unseen": None}
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS record (

@@ -37,6 +37,7 @@ class Picture:
     length: int = 0
     sent: int = 0
     branch: int = 0
+    seen: int = 0  # the cloud's forwards have run, and its spot checks had, all before it
     wasted: int = 0
     rollbacks: int = 0
     alone: bool = False  # the cloud takes no part any more
@@ -174,6 +175,7 @@ class Picture:
         Raises:
             ProtocolError: They do not fit, or are no codes of this family.
         """
+        self.seen = max(self.seen, self.sent)  # a reopened picture's history was run
         if not tokens:
             return
         end = self.length + len(tokens)
@@ -185,7 +187,7 @@ class Picture:
         self.marks[span] = Mark.PREFIX
         if len(confidences) == len(tokens):
             self.confidences[span] = confidences
-        self.length = self.sent = end
+        self.length = self.sent = self.seen = end
 
     def draft(self, draft: Draft) -> None:
         """Appends one token of the device."""
@@ -267,6 +269,7 @@ class Picture:
         known = verdict.confidences[: len(judged)]
         self.confidences[judged[: len(known)]] = known
         self.marks[judged[judged < stop]] = Mark.VERIFIED
+        self.seen = max(self.seen, min(stop + 1, backlog.end))  # what fell was seen, too
         if stop < backlog.end:
             self._correct(stop, verdict.next_token)
             self.branch = verdict.branch

@@ -33,6 +33,8 @@ REMOTE = (
     "generation.outage_patience_s",
     "generation.window",
     "generation.in_flight",
+    "record.level",
+    "record.detailed_share",
     "log.level",
 )
 LIMIT = 16

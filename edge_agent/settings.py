@@ -32,7 +32,7 @@ class NodeSettings(Section):
     )
     heartbeat_s: float = Field(default=30.0, gt=0, description="seconds between heartbeats, ±20%")
     send_captions: bool = Field(
-        default=False, description="whether records carry captions, not only their hashes"
+        default=False, description="whether the hub may keep captions, not only their hashes"
     )
 
 
@@ -118,6 +118,25 @@ class OutboxSettings(Section):
     resend_s: float = Field(default=5.0, gt=0, description="first wait for a receipt; doubles")
 
 
+class RecordSettings(Section):
+    """What a picture's record says beside its counts."""
+
+    level: Literal["none", "summary", "detailed"] = Field(
+        default="summary",
+        description="of its tokens: nothing, packed arrays, or rows at the hub, too, for a while",
+    )
+    detailed_share: float = Field(
+        default=0.01, gt=0, le=1, description="share of the pictures that `detailed` is for"
+    )
+    unseen_share: float = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="share of the pictures whose tokens go along, with the caption, where the "
+        "cloud has not seen all of them: for spot checks, not kept (docs/agent.md)",
+    )
+
+
 class ShelfSettings(Section):
     """Pictures that wait to be corrected, and corrected ones that may be fetched."""
 
@@ -176,6 +195,7 @@ class AgentSettings(Settings):
     node: NodeSettings = NodeSettings()
     generation: GenerationSettings = GenerationSettings()
     device: DeviceSettings = DeviceSettings()
+    record: RecordSettings = RecordSettings()
     outbox: OutboxSettings = OutboxSettings()
     shelf: ShelfSettings = ShelfSettings()
     training: TrainingSettings = TrainingSettings()

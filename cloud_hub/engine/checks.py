@@ -47,8 +47,15 @@ def ignore(_session: Session, _looked: Looked) -> None:
 
 
 def sample(session: Session, looked: Looked, share: float) -> Sample | None:
-    """The chosen ones of the drafts that a forward looked at, if there is one."""
+    """The chosen ones of the drafts that a forward looked at, if there is one.
+
+    Of a history that is run for its checks, so many more that every token of the fleet has the
+    same chance, whether the cloud was asked about its picture or not.
+    """
     positions = looked.start + np.flatnonzero(looked.drafted)
+    if session.unchecked is not None:
+        positions = positions[positions >= session.unchecked.start]
+        share /= session.unchecked.share
     if not len(positions):
         return None
     chosen = uniform(session.seed, positions, 1, Stream.CHECK)[:, 0] < share

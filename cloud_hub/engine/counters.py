@@ -60,6 +60,7 @@ class Counters:
     accepted_tokens: int = 0  # of these, those that stood
     corrected: int = 0
     repeated: int = 0
+    looked: int = 0  # pictures that were run for their spot checks alone
     late: int = 0
     full: int = 0
     evicted: int = 0
@@ -144,6 +145,7 @@ class Counters:
             "acceptance": round(self.accepted_tokens / max(self.draft_tokens, 1), 4),
             "corrected": self.corrected,
             "repeated": self.repeated,
+            "looked": self.looked,
             "late": self.late,
             "full": self.full,
             "evicted": self.evicted,

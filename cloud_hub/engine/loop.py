@@ -51,6 +51,7 @@ class Engine:
         """`offload` calls what computes away from the event loop."""
         self.counters = Counters()
         self.watch: Watch = ignore  # gets what a forward says of drafts, after its answers
+        self.is_idle = False  # no forward runs, and nothing waits that could
         self._runner = runner
         self._sessions = sessions
         self._scheduler = scheduler
@@ -94,9 +95,11 @@ class Engine:
     async def _rest(self) -> None:
         """Waits for a request, or until a node's pause is over."""
         self._collector.expire()
+        self.is_idle = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._scheduler.pause_s):
                 await self._wake.wait()
+        self.is_idle = False
 
     async def _plan(self, batch: Sequence[Job[Task]]) -> list[Step]:
         """The forward's steps; what cannot run is answered here."""

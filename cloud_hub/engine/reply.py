@@ -37,8 +37,11 @@ class Replier:
         if isinstance(answer, Opened | Judged):
             task.session.remember(task.request.request_id, answer)
         seconds = self._collector.finish(task)
-        self._counters.count(answer, task.request)
-        self._counters.timed(answer, seconds)
+        if task.session.unchecked is not None:
+            self._counters.looked += isinstance(answer, Opened)
+        else:
+            self._counters.count(answer, task.request)
+            self._counters.timed(answer, seconds)
         await task.reply(answer)
 
     async def give_back(self, task: Task, retry_after_s: float) -> None:

@@ -41,6 +41,14 @@ class Run:
         return Run(self.tokens[which], self.local[which], self.features[which])
 
 
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Of a history that is run for its spot checks: which tokens the cloud has not looked at."""
+
+    start: int  # the first of them
+    share: float  # of all pictures with such tokens, that are run at all
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
     """Asks for a session on the tokens of `history` and for tokens up to `prefix_tokens`."""
@@ -57,6 +65,7 @@ class Opening:
     history: Run
     deadline_s: float
     rule: Rule = SHARED_NOISE
+    unchecked: Unchecked | None = None  # None: a device asks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +111,7 @@ _PLAIN = (
     "rule",
     "prefix_tokens",
     "branch",
+    "unchecked",
 )
 
 

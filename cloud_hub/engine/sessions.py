@@ -21,6 +21,7 @@ from cloud_hub.engine.requests import (
     Run,
     SessionKey,
     Tokens,
+    Unchecked,
 )
 from fleet.decoding.verify import Rule
 from fleet.ids import BootId, RequestId
@@ -50,6 +51,7 @@ class Session:
     tokens: Tokens  # [T]
     local: Mask  # [T]
     features: Features  # [T, 48]
+    unchecked: Unchecked | None = None
     length: int = 0
     cached: int = 0
     first: Logits | None = None  # [V], of position 0
@@ -171,6 +173,7 @@ class Sessions:
             tokens=np.zeros(self._positions, np.int64),
             local=np.zeros(self._positions, bool),
             features=np.zeros((self._positions, FEATURE_BYTES), np.int8),
+            unchecked=request.unchecked,
             last_used=now,
         )
         self._sessions[request.key] = session

@@ -19,6 +19,7 @@ from cloud_hub.store.tables import (
     SpotCheckRow,
     SumRow,
     ThresholdRow,
+    TokenRow,
     UtcDateTime,
 )
 
@@ -27,6 +28,7 @@ _HOURLY: dict[type[Base], str] = {
     GenerationRow: "received_at",
     SpotCheckRow: "checked_at",
     NodeStateRow: "received_at",
+    TokenRow: "received_at",
     SumRow: "starts_at",
     HistogramRow: "starts_at",
     ScoreSumRow: "starts_at",

@@ -18,8 +18,9 @@ from cloud_hub.store.days import make_days
 from cloud_hub.store.seen import claim
 from cloud_hub.store.sums import count_pictures
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
+from cloud_hub.store.tokens import store_tokens
 from fleet.ids import NodeId
-from fleet.protocol.codec import MAX_MESSAGE_BYTES
+from fleet.protocol.codec import MAX_MESSAGE_BYTES, without
 from fleet.protocol.messages import GenerationRecord, NodeStatus
 
 
@@ -93,18 +94,19 @@ def store_pictures(connection: Connection, reports: Iterable[Reported], now: dat
         rows = [_picture(report, now) for report in new]
         connection.execute(GenerationRow.__table__.insert(), rows)  # type: ignore[attr-defined]
         count_pictures(connection, [(report.node, report.record) for report in new], now)
+        store_tokens(connection, [(report.node, report.record) for report in new], now)
     return len(new)
 
 
 def set_aside(connection: Connection, rejected: Iterable[Rejected], now: datetime) -> None:
-    """Keeps payloads that cannot be stored as records, each once."""
+    """Keeps payloads that cannot be stored as records, each once, and no picture in them."""
     rows = [
         {
             "node_id": each.node,
             "received_at": now,
             "reason": each.reason.replace("\0", ""),
             "payload_hash": hashlib.sha256(each.payload).hexdigest(),
-            "payload": each.payload[:MAX_MESSAGE_BYTES],
+            "payload": without(each.payload, "unseen")[:MAX_MESSAGE_BYTES],
         }
         for each in rejected
     ]
@@ -146,6 +148,6 @@ def _know_nodes(connection: Connection, nodes: Sequence[str], now: datetime) -> 
 
 
 def _picture(report: Reported, now: datetime) -> dict[str, Any]:
-    fields = report.record.model_dump(exclude={"type", "sampling"})
+    fields = report.record.model_dump(exclude={"type", "sampling", "detailed", "unseen"})
     sampling = report.record.sampling.model_dump()
     return {"repairs": ""} | fields | sampling | {"node_id": report.node, "received_at": now}

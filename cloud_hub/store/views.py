@@ -9,10 +9,10 @@ from sqlalchemy import Connection, inspect, text
 from cloud_hub.store.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import GenerationRow, SumRow
-from fleet.definitions import RATIOS, Z_95
+from fleet.definitions import DECISIONS, RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 
-EDITION = 1
+EDITION = 2
 
 _PACKED = {"scores", "decisions", "confidences"}
 _SPAN = "node_id, device_version, cloud_version, policy"
@@ -79,6 +79,8 @@ def _queries(dialect: str) -> dict[str, str]:
         f" ({_FALSE} + {_SPREAD} / 2 + {_HALF}) / (1 + {_SPREAD}) AS high,"
         " SUM(harm) / NULLIF(SUM(checked), 0) AS harm"
         f" FROM check_sum GROUP BY {groups}, region, score_bin",
+        "v_token": "SELECT node_id, generation_id, position, received_at, score,"
+        f" CASE decision {_decisions()} END AS decision, confidence FROM token",
         "v_node": "SELECT * FROM node",
         "v_threshold": "SELECT * FROM threshold",
         "v_round": "SELECT r.*, p.node_id, p.state AS node_state, p.reason, p.examples, p.norm"
@@ -93,6 +95,10 @@ def _sum(column: str) -> str:
     """A sum under its column's name; PostgreSQL's own sum of a count is no integer."""
     kind = "DOUBLE PRECISION" if column.endswith("_s") else "BIGINT"
     return f"CAST(SUM({column}) AS {kind}) AS {column}"
+
+
+def _decisions() -> str:
+    return " ".join(f"WHEN {code} THEN '{name}'" for code, name in enumerate(DECISIONS))
 
 
 def _named(ratio: str) -> str:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fleet.definitions import RATIOS, Accepted, accepted
+from fleet.definitions import DECISIONS, RATIOS, Accepted, accepted
 from fleet.errors import InvalidInputError
 from fleet.protocol.arrays import unpack_confidences, unpack_scores
 
-DECISIONS = ("prefix", "local", "verified", "corrected", "unverified")
 BY = {
     "node": "node_id",
     "version": "device_version",

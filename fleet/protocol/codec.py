@@ -32,6 +32,18 @@ def encode(message: Message) -> bytes:
     return payload
 
 
+def without(payload: bytes, field: str) -> bytes:
+    """The payload without a field, where it is a message that has one; else as it is."""
+    try:
+        fields = msgpack.unpackb(payload[1:])
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return payload
+    if not isinstance(fields, dict) or field not in fields:
+        return payload
+    kept: bytes = msgpack.packb({name: value for name, value in fields.items() if name != field})
+    return payload[:1] + kept
+
+
 def _type_of(message: Message) -> str:
     name: str = type(message).model_fields["type"].default
     return name

@@ -100,6 +100,21 @@ class GenerationClose(Message):
     generation_id: GenerationId
 
 
+class Unseen(Message):
+    """Tokens of a finished picture that no forward of the cloud has run, for a spot check.
+
+    They go with the records of a share of pictures. The hub runs them when it has nothing else
+    to do, and stores neither the caption nor the tokens.
+    """
+
+    family: Name
+    caption: Text
+    use_features: bool = True
+    start: int = Field(ge=0, le=MAX_IMAGE_TOKENS)  # before it the cloud has seen every token
+    share: float = Field(gt=0, le=1)  # of the pictures with such tokens, whose records carry them
+    history: History  # all tokens of the picture
+
+
 class GenerationRecord(Message):
     """What happened during one picture; stored once per (node, boot, sequence)."""
 
@@ -139,6 +154,8 @@ class GenerationRecord(Message):
     scores: Arr = b""  # u8 [tokens], log scale (arrays.pack_scores)
     decisions: Arr = b""  # u8 [tokens]: 0 prefix, 1 local, 2 verified, 3 corrected, 4 unverified
     confidences: Arr = b""  # u8 [tokens]: the cloud's probability ×255; 0 where unknown
+    detailed: bool = False  # the hub shall keep a row a token for a while
+    unseen: Unseen | None = None
 
 
 class NodeStatus(Message):

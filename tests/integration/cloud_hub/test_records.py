@@ -9,11 +9,16 @@ from sqlalchemy import func, select
 
 from cloud_hub import nodes
 from cloud_hub.notices import Notices
+from cloud_hub.recording import read_batch
 from cloud_hub.store import queries
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Rejected, Reported, store_batch, store_status
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
 from fleet.ids import NodeId
+from fleet.protocol import topics
+from fleet.protocol.codec import decode, encode
+from fleet.protocol.messages import History, Unseen
+from fleet.transport.base import Inbound
 from tests.unit.cloud_hub.records import record, status
 
 NOW = datetime(2026, 12, 1, 8, 0, tzinfo=UTC)
@@ -36,7 +41,10 @@ def test_a_record_comes_back_as_it_was_sent(database: Database) -> None:
     with database.read() as connection:
         row = connection.execute(select(GenerationRow.__table__)).one()._mapping
 
-    expected = sent.model_dump(exclude={"type", "sampling"}) | sent.sampling.model_dump()
+    expected = (
+        sent.model_dump(exclude={"type", "sampling", "detailed", "unseen"})
+        | sent.sampling.model_dump()
+    )
     assert {name: row[name] for name in expected} == expected
     assert (row["node_id"], row["received_at"]) == ("n1", NOW)
 
@@ -68,6 +76,20 @@ def test_a_value_that_the_database_refuses_is_set_aside_and_the_rest_stored(
     assert [each.payload for each in refused] == [b"bad"]
     assert count(database, GenerationRow) == 2
     assert count(database, RejectedRecordRow) == 2
+
+
+def test_a_record_that_is_set_aside_keeps_no_picture(database: Database) -> None:
+    history = History(tokens=b"\1\0", local=b"\1")
+    unseen = Unseen(family="toy", caption="red heart", start=0, share=1, history=history)
+    sent = record(boot_id="No Boot", unseen=unseen)
+    topic = topics.record(NODE)
+
+    reading = read_batch([Inbound(topic, encode(sent), False, lambda: None)])
+    store_batch(database, reading.reports, reading.rejected, NOW)
+
+    with database.read() as connection:
+        kept = connection.execute(select(RejectedRecordRow.payload)).scalar_one()
+    assert decode(kept) == sent.model_copy(update={"unseen": None})
 
 
 def test_a_nodes_states_are_kept_when_they_change(database: Database) -> None:

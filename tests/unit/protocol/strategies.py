@@ -4,7 +4,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from fleet.protocol.messages import AnyMessage, History, Message, Sampling
+from fleet.protocol.messages import AnyMessage, History, Message, Sampling, Unseen
 
 KINDS: tuple[type[Message], ...] = get_args(get_args(AnyMessage)[0])
 
@@ -22,6 +22,14 @@ samplings = st.builds(
     guidance=st.floats(1, 100),
 )
 histories = st.builds(History, tokens=arrays, local=arrays, features=arrays)
+unseens = st.builds(
+    Unseen,
+    family=names,
+    caption=texts,
+    start=positions,
+    share=st.floats(0, 1, exclude_min=True),
+    history=histories,
+)
 
 # What a field's name says about its values, where its type alone would give unusable ones.
 FIELDS: dict[str, st.SearchStrategy[object]] = {
@@ -49,6 +57,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "seed": st.integers(0, (1 << 63) - 1),
     "sampling": samplings,
     "history": histories,
+    "unseen": st.none() | unseens,
     "prefix_tokens": positions,
     "start": positions,
     "expected": st.integers(-1, 4096),

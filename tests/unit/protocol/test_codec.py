@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import ProtocolError
-from fleet.protocol.codec import MAX_MESSAGE_BYTES, VERSION, decode, encode
-from fleet.protocol.messages import GenerationClose, GenerationOpen, Message, Receipt, Refused
+from fleet.protocol.codec import MAX_MESSAGE_BYTES, VERSION, decode, encode, without
+from fleet.protocol.messages import (
+    GenerationClose,
+    GenerationOpen,
+    GenerationRecord,
+    Message,
+    Receipt,
+    Refused,
+)
 from tests.unit.protocol.strategies import KINDS, any_message, messages_of
 
 CLOSE = GenerationClose.model_validate({"boot_id": "b", "generation_id": "g"})
@@ -137,6 +144,19 @@ def test_a_message_over_the_limit_is_not_sent() -> None:
 
     with pytest.raises(ProtocolError, match=r"GenerationOpen of .* bytes is over the limit"):
         encode(message)
+
+
+@given(messages_of(GenerationRecord))
+def test_a_payload_without_a_field_is_the_message_without_it(record: GenerationRecord) -> None:
+    stripped = without(encode(record), "unseen")
+
+    assert decode(stripped) == record.model_copy(update={"unseen": None})
+    assert without(stripped, "unseen") == stripped
+
+
+@given(st.binary(max_size=64))
+def test_of_bytes_that_are_no_message_nothing_is_taken(payload: bytes) -> None:
+    assert without(payload, "unseen") == payload
 
 
 def test_nesting_without_end_is_refused() -> None:
