@@ -215,6 +215,7 @@ def _load(settings: HubSettings, database: Database | None) -> Hub:
         vocab_size=model.vocab_size,
         captions=captions,
         captions_take_long=is_linked(folder),
+        law_share=settings.engine.law_share,
     )
     codes = tokenizer.quantize.codes.detach().numpy()
     return Hub(identity, service, runner, codes, database)

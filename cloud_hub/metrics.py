@@ -87,6 +87,8 @@ _SUMS = {
     "draft_tokens": "Tokens that they asked to judge.",
     "accepted_tokens": "Of these, tokens that stood.",
     "corrected": "Corrections.",
+    "taught": "Positions whose law a device was told, to learn from.",
+    "law_bytes": "Bytes of these laws.",
     "repeated": "Repeats of requests.",
     "looked": "Pictures that were run for their spot checks alone.",
     "late": "Requests whose deadline passed before their turn.",

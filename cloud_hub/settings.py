@@ -89,6 +89,12 @@ class EngineSettings(Section):
     check_share: float = Field(
         default=0.1, ge=0, le=1, description="share of the devices' drafts that is spot-checked"
     )
+    law_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of the drafts of which devices that train are told the cloud's law",
+    )
     inbox: int = Field(default=4096, ge=1, description="arrived requests not yet looked at")
 
 

@@ -12,6 +12,7 @@ from cloud_hub.engine.requests import (
     Features,
     Full,
     Judged,
+    Lessons,
     Mask,
     Opened,
     Opening,
@@ -28,6 +29,7 @@ from fleet.protocol.arrays import (
     FEATURE_BYTES,
     pack_confidences,
     pack_tokens,
+    pack_top_laws,
     unpack_features,
     unpack_laws,
     unpack_mask,
@@ -57,6 +59,7 @@ class Service:
     vocab_size: int
     captions: Captions
     captions_take_long: bool = False  # an encoder runs for each new one
+    law_share: float = 0.0  # of the positions of devices that learn
 
 
 def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Opening | Refused:
@@ -79,6 +82,7 @@ def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Openin
             history=_read_run(service, 0, message.history),
             deadline_s=message.deadline_s,
             rule=Rule(cast(RuleName, message.rule), message.relaxation),
+            lessons=Lessons(message.law_size, service.law_share),
         )
     except (InvalidInputError, ProtocolError) as error:
         return _refused(message, "invalid", str(error))
@@ -135,6 +139,7 @@ def write_answer(
                 forwards=answer.cost.forwards,
                 queue_s=answer.cost.queue_s,
                 forward_s=answer.cost.forward_s,
+                top_laws=pack_top_laws(answer.top_laws),
             )
         case Full():
             return Busy(**ids, retry_after_s=answer.retry_after_s)

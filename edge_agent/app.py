@@ -14,6 +14,7 @@ from edge_agent.delivery import Delivery
 from edge_agent.device import Device
 from edge_agent.endpoint import Endpoint, new_token, published
 from edge_agent.generate import Outcome
+from edge_agent.learning import LAW_SIZE, Learning, can_train, readiness
 from edge_agent.maker import Around, Maker, Report, Wish
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
@@ -26,7 +27,7 @@ from edge_agent.station import Station, agent_version
 from edge_agent.surroundings import Surroundings
 from edge_agent.threads import remembered
 from edge_agent.training.trainer import READY, Trainer
-from edge_agent.training.worker import Worker, missing
+from edge_agent.training.worker import Worker
 from edge_agent.verifier import Patience, Speaker, Verifier
 from fleet.errors import OutputError
 from fleet.logs import configure_logs
@@ -123,8 +124,9 @@ class Agent:
         }
 
 
-def load_device(settings: AgentSettings) -> Device:
-    """The device model of the settings' bundle, every byte checked.
+def load_device(settings: AgentSettings, *, trains: bool = False) -> Device:
+    """The device model of the settings' bundle, every byte checked; for an agent that `trains`,
+    if it can, one that keeps hidden states.
 
     Raises:
         BundleError: A file is missing or not what was signed.
@@ -137,7 +139,8 @@ def load_device(settings: AgentSettings) -> Device:
         bundle.manifest.device_version,
         lambda: fastest_threads(bundle, os.cpu_count() or 1),
     )
-    return BundleDevice(bundle, threads)
+    keeps_states = trains and can_train(settings.training)
+    return BundleDevice(bundle, threads, keeps_states=keeps_states)
 
 
 def _bundle_paths(settings: AgentSettings) -> tuple[Path, Path]:
@@ -149,14 +152,6 @@ def _bundle_paths(settings: AgentSettings) -> tuple[Path, Path]:
 def presence_of(station: Station, manifest: Manifest, training: str = "") -> Presence:
     """How this node shows itself; its will goes into the connection."""
     return Presence(station, manifest.device_version, manifest.family, training)
-
-
-def _training(settings: AgentSettings) -> str:
-    """ "ready", or why this device does not take part in rounds."""
-    if not settings.training.take_part:
-        return "switched off (training.take_part)"
-    lacking = missing()
-    return f"lacks {lacking}: install the extra federation" if lacking else READY
 
 
 async def run(
@@ -201,10 +196,12 @@ async def agent(
     with Outbox(station.outbox_path, limits) as outbox:
         delivery = Delivery(outbox, transport, station.node, settings.outbox.resend_s)
         async with Calls(transport, topics.inbox(station.node, station.boot)) as calls:
-            running = _assemble(
-                settings, station, device, _Links(transport, calls, delivery), announce
-            )
-            training = _training(settings) if trains else ""
+            training = readiness(settings.training, device) if trains else ""
+            learning = None
+            if training == READY:
+                learning = Learning(station.training_path, device.manifest, settings.training)
+            links = _Links(transport, calls, delivery, learning)
+            running = _assemble(settings, station, device, links, announce)
             presence = presence_of(station, device.manifest, training)
             async with asyncio.TaskGroup() as tasks:
                 background = [
@@ -223,7 +220,7 @@ async def agent(
                         ),
                     )
                 ]
-                if training == READY:
+                if learning is not None:
                     trainer = _trainer(settings, running, transport)
                     background.append(tasks.create_task(trainer.run(), name="training"))
                 try:
@@ -253,11 +250,12 @@ def _bench(running: Agent) -> Bench:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """What leads out of the process."""
+    """What leads out of the process, and where what the cloud teaches is kept."""
 
     transport: Transport
     calls: Calls
     delivery: Delivery
+    learning: Learning | None
 
 
 def _assemble(
@@ -268,16 +266,19 @@ def _assemble(
     announce: Announce,
 ) -> Agent:
     wishes = settings.generation
+    law_size = LAW_SIZE if links.learning else 0
     verifier = Verifier(
         links.transport,
         links.calls,
-        Speaker(station.node, station.boot, device.manifest.family),
+        Speaker(station.node, station.boot, device.manifest.family, law_size),
         Patience(wishes.open_deadline_s, wishes.request_deadline_s, wishes.retry_after_s),
     )
 
     recorder = Recorder(station.boot, device, settings.record, settings.node.send_captions)
 
     async def keep(outcome: Outcome, repairs: str) -> str:
+        if links.learning is not None:
+            await links.learning.keep(outcome)
         return await links.delivery.put(recorder.record(outcome, repairs=repairs))
 
     surroundings = Surroundings(settings.broker.address, announce, verifier.worker_is_down)

@@ -6,21 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Order
-from edge_agent.drafts import Draft
+from edge_agent.drafts import Draft, States
 from edge_agent.threads import fastest
 from fleet.decoding.accept import START, Decision, decide, device_only, follow, score_of
 from fleet.decoding.residual import law_to_send
 from fleet.decoding.sampling import sharpen
 from fleet.decoding.uncertainty import quantise_features
 from fleet.models.bundle import Bundle, Manifest
-from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder
+from fleet.models.onnx_model import DeviceModel, DeviceState, Extra, ImageDecoder
+from fleet.prediction import Prediction
 
 
 class BundleDevice:
     """Loads the graphs once; any number of pictures run on them, one after the other."""
 
-    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, threads: int = 1, *, keeps_states: bool = False) -> None:
         """Reads the bundle's graphs; the device step runs on `threads` threads.
+
+        With `keeps_states` drafts carry the head's hidden states, if the graph gives them.
 
         Raises:
             BundleError: A file is not what was signed, or no graph that runs here.
@@ -28,6 +31,7 @@ class BundleDevice:
         self._manifest = bundle.manifest
         self._model = DeviceModel.load(bundle, threads)
         self._decoder = ImageDecoder.load(bundle)
+        self._keeps_states = keeps_states and self._model.gives("guided_hidden")
         self._scale = np.asarray(bundle.manifest.feature_scale, np.float32)
 
     @property
@@ -45,6 +49,11 @@ class BundleDevice:
         """Codes of a token."""
         return self.manifest.vocab_size
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether drafts carry hidden states."""
+        return self._keeps_states
+
     def check(self, caption: str) -> None:
         """Raises InvalidInputError for a caption that the vocabulary does not hold."""
         self._model.vocabulary.encode(caption)
@@ -52,12 +61,14 @@ class BundleDevice:
     def begin(self, order: Order) -> "BundleDrafter":
         """Encodes the caption and draws all noise of the picture at once."""
         words = self._model.vocabulary.encode(order.caption)
+        logits: tuple[Extra, ...] = ("logits",) if order.rule.name == "residual" else ()
+        states: tuple[Extra, ...] = ("guided_hidden",) if self._keeps_states else ()
         state = self._model.begin(
             words,
             seed=order.seed,
             sampling=order.sampling,
             policy=order.policy,
-            extras=("logits",) if order.rule.name == "residual" else (),
+            extras=logits + states,
         )
         return BundleDrafter(self._model, state, order)
 
@@ -110,5 +121,11 @@ class BundleDrafter:
             # Drawn from the very law that will be sent.
             sent = law_to_send(sharpen(prediction.logits, self._order.sampling))
             token = sent.draw(self._state.noise[position])
-            return Draft(token, score, uncertain, prediction.feature, sent)
-        return Draft(prediction.token, score, uncertain, prediction.feature)
+            return Draft(token, score, uncertain, prediction.feature, sent, _states(prediction))
+        token = prediction.token
+        return Draft(token, score, uncertain, prediction.feature, states=_states(prediction))
+
+
+def _states(prediction: Prediction) -> States | None:
+    guided = prediction.guided_hidden
+    return None if guided is None else States(prediction.hidden, guided)

@@ -46,7 +46,7 @@ def run(config: Path | None) -> None:
 
     settings = _settings(config)
     with open_station(settings.state_path, settings.node.id, patience_s=0) as station:
-        device = load_device(settings)
+        device = load_device(settings, trains=True)
         click.echo(
             f"{station.node} · bundle {device.manifest.family} {device.manifest.device_version}"
             f" · broker {settings.broker.address}"

@@ -55,6 +55,11 @@ class Device(Protocol):
         """Codes of a token."""
         ...
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether drafts carry the head's hidden states, to learn from."""
+        ...
+
     def check(self, caption: str) -> None:
         """Raises InvalidInputError for a caption that the models cannot read."""
         ...

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.decoding.residual import QuantisedLaw
+from fleet.decoding.top_laws import NO_LAWS, TopLaws
 from fleet.errors import ProtocolError
 
 
@@ -31,6 +32,25 @@ class Draft:
     uncertain: bool
     feature: NDArray[np.floating]  # [48], as the device model gives it
     law: QuantisedLaw | None = None  # that the token was drawn from, where the rule needs it
+    states: "States | None" = None  # where the device learns
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What the device's head made of a position: the hidden state, and the guided one."""
+
+    hidden: NDArray[np.floating]  # [D]
+    guided: NDArray[np.floating]  # [D]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A position of which the cloud has told its law."""
+
+    states: States
+    token: int  # the cloud's draw
+    codes: NDArray[np.int64]  # [K]
+    log_probs: NDArray[np.float16]  # [K]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,7 @@ class Verdict:
     accepted: int
     next_token: int
     confidences: NDArray[np.float64]  # of each judged position, a correction included
+    top_laws: TopLaws = NO_LAWS  # of a sampled share of the positions
 
 
 @dataclass(frozen=True, slots=True)

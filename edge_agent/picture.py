@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.drafts import Backlog, Draft, Known, Mark, Tally, Verdict, check_verdict
+from edge_agent.drafts import (
+    Backlog,
+    Draft,
+    Known,
+    Lesson,
+    Mark,
+    States,
+    Tally,
+    Verdict,
+    check_verdict,
+)
 from fleet.decoding.residual import QuantisedLaw
 from fleet.errors import ProtocolError
 from fleet.ids import RequestId
@@ -46,7 +56,9 @@ class Picture:
     scores: NDArray[np.float64] = field(init=False)
     confidences: NDArray[np.float64] = field(init=False)
     features: NDArray[np.float32] = field(init=False)
+    lessons: list[Lesson] = field(init=False, default_factory=list)
     _laws: dict[int, QuantisedLaw] = field(init=False, default_factory=dict)  # by position
+    _states: dict[int, States] = field(init=False, default_factory=dict)  # by position
     _asked: dict[RequestId, _Asked] = field(init=False, default_factory=dict)
     _bonus: tuple[int, int] | None = field(init=False, default=None)  # position, token
     _settled: int = field(init=False, default=0)  # nothing before it is pending
@@ -197,6 +209,8 @@ class Picture:
         self.features[position] = draft.feature
         if draft.law is not None:
             self._laws[position] = draft.law
+        if draft.states is not None:
+            self._states[position] = draft.states
         self.marks[position] = self._mark(draft)
         self.length += 1
         self._use_bonus()
@@ -264,6 +278,7 @@ class Picture:
         return Mark.UNVERIFIED if self.alone else Mark.PENDING
 
     def _settle(self, backlog: Backlog, verdict: Verdict) -> None:
+        self._learn(backlog, verdict)
         stop = backlog.start + verdict.accepted
         judged = backlog.start + np.flatnonzero(backlog.uncertain[: verdict.accepted + 1])
         known = verdict.confidences[: len(judged)]
@@ -278,6 +293,21 @@ class Picture:
         elif verdict.next_token >= 0:
             self._bonus = (stop, verdict.next_token)
             self._use_bonus()
+
+    def _learn(self, backlog: Backlog, verdict: Verdict) -> None:
+        """Keeps what the cloud tells of positions that were drafted here: the drafts of a backlog
+        stand until its verdict, so their states are those of the present tokens."""
+        laws = verdict.top_laws
+        for index, position in enumerate(laws.positions.tolist()):
+            if position in self._states and backlog.start <= position < backlog.end:
+                self.lessons.append(
+                    Lesson(
+                        self._states[position],
+                        int(laws.tokens[index]),
+                        laws.codes[index],
+                        laws.log_probs[index],
+                    )
+                )
 
     def _correct(self, position: int, token: int) -> None:
         """Puts the cloud's token at `position`; all drafts after it fall."""

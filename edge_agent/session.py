@@ -235,7 +235,7 @@ class Session:
     def _judged(self, request_id: RequestId, answer: VerifyResponse) -> None:
         before = self._picture.tally
         try:
-            self._picture.apply(request_id, verdict(answer))
+            self._picture.apply(request_id, verdict(answer, self._picture.vocab_size))
         except ProtocolError as error:
             self._lose("refused", str(error))
             return

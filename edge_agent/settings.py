@@ -150,6 +150,11 @@ class TrainingSettings(Section):
     take_part: bool = Field(
         default=True, description="whether this device trains its head when the hub asks"
     )
+    ring_mib: int = Field(
+        default=16,
+        ge=1,
+        description="MiB of samples kept on disk; another number begins with none",
+    )
 
 
 class ApiSettings(Section):

@@ -18,6 +18,7 @@ from fleet.protocol.arrays import (
     pack_mask,
     pack_tokens,
     unpack_confidences,
+    unpack_top_laws,
 )
 from fleet.protocol.codec import encode
 from fleet.protocol.messages import (
@@ -44,11 +45,16 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who asks: one boot of one node, for the tokens of one family."""
+    """Who asks: one boot of one node, for the tokens of one family.
+
+    It learns from `law_size` codes of the cloud's law, at a share of the positions that the hub
+    chooses; 0: not at all.
+    """
 
     node: NodeId
     boot: BootId
     family: str
+    law_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class Verifier:
         self._node = speaker.node
         self._boot = speaker.boot
         self._family = speaker.family
+        self._law_size = speaker.law_size
         self._patience = patience
         self.heard_at = 0.0  # seconds since the epoch: the last answer of any worker
         self._listeners: set[Callable[[WorkerId], None]] = set()
@@ -125,6 +132,7 @@ class Verifier:
             use_features=order.use_features,
             rule=order.rule.name,
             relaxation=order.rule.relaxation,
+            law_size=self._law_size,
             branch=history.branch,
             history=History(
                 tokens=pack_tokens(history.tokens),
@@ -186,11 +194,16 @@ class Verifier:
         return answer
 
 
-def verdict(response: VerifyResponse) -> Verdict:
-    """The verdict in a response."""
+def verdict(response: VerifyResponse, vocab_size: int) -> Verdict:
+    """The verdict in a response, for tokens of so many codes.
+
+    Raises:
+        ProtocolError: Its arrays are not what they should be.
+    """
     return Verdict(
         branch=response.branch,
         accepted=response.accepted,
         next_token=response.next_token,
         confidences=np.asarray(unpack_confidences(response.confidences), np.float64),
+        top_laws=unpack_top_laws(response.top_laws, vocab_size),
     )

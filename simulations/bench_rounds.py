@@ -93,6 +93,7 @@ def _node(folder: Path, seed: int) -> dict[str, Any]:
     codes = np.argsort(-log_law, axis=1)[:, :KEPT]
     samples = Samples(
         np.zeros(SAMPLES, np.uint64),
+        np.ones(SAMPLES, np.uint32),
         codes[:, 0].astype(np.uint16),
         hidden,
         hidden,

@@ -68,6 +68,7 @@ class StandInDevice:
 
     size = GRID * GRID
     vocab_size = VOCAB
+    keeps_states = False
 
     @property
     def manifest(self) -> Manifest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cloud_hub.engine.requests import Answer, Backlog, Denied, Full, Judged, Opened, Request
+from fleet.protocol.arrays import pack_top_laws
 
 _SECONDS = tuple(base * 10.0**power for power in range(-3, 2) for base in (1, 2, 5))
 _COUNTS = tuple(float(1 << power) for power in range(10))
@@ -59,6 +60,8 @@ class Counters:
     draft_tokens: int = 0  # tokens that they asked to judge
     accepted_tokens: int = 0  # of these, those that stood
     corrected: int = 0
+    taught: int = 0  # positions whose law a device was told
+    law_bytes: int = 0  # that took
     repeated: int = 0
     looked: int = 0  # pictures that were run for their spot checks alone
     late: int = 0
@@ -102,9 +105,11 @@ class Counters:
             case Opened(tokens=tokens):
                 self.opened += 1
                 self.prefix_tokens += len(tokens)
-            case Judged(accepted=accepted, confidences=judged):
+            case Judged(accepted=accepted, confidences=judged, top_laws=laws):
                 self.verified += 1
                 self.judged += len(judged)
+                self.taught += len(laws)
+                self.law_bytes += len(pack_top_laws(laws))
                 if isinstance(request, Backlog):
                     self._judged(request, accepted, len(judged))
             case Full():
@@ -144,6 +149,8 @@ class Counters:
             "judged": self.judged,
             "acceptance": round(self.accepted_tokens / max(self.draft_tokens, 1), 4),
             "corrected": self.corrected,
+            "taught": self.taught,
+            "law_bytes": self.law_bytes,
             "repeated": self.repeated,
             "looked": self.looked,
             "late": self.late,

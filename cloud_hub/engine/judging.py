@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_hub.engine.checks import Looked, sample
 from cloud_hub.engine.requests import Backlog, Logits, Tokens
 from cloud_hub.engine.sessions import Session
 from fleet.decoding.noise import gumbel
 from fleet.decoding.residual import Evidence, judge_residual, luck_of
 from fleet.decoding.sampling import draw, law, sharpen
+from fleet.decoding.top_laws import NO_LAWS, TopLaws, top_laws
 from fleet.decoding.verify import Verdict, judge
 
 _NOISE_ROWS_KEPT = 64
@@ -32,6 +34,20 @@ def drawn(session: Session, positions: Sequence[int], logits: Logits) -> tuple[T
     tokens = draw(sharp, _noise(session, positions, logits.shape[-1]))
     confidences = np.take_along_axis(law(sharp), tokens[:, None], axis=-1)[:, 0]
     return tokens, [float(value) for value in confidences]
+
+
+def taught(session: Session, looked: Looked) -> TopLaws:
+    """What the device learns of a forward: draws and laws at its share of the drafts' positions.
+
+    The choice is that of the spot checks, by the picture's noise: it depends on no token.
+    """
+    lessons = session.lessons
+    chosen = sample(session, looked, lessons.share) if lessons.size else None
+    if chosen is None:
+        return NO_LAWS
+    positions = [int(position) for position in chosen.positions]
+    tokens, _ = drawn(session, positions, chosen.logits)
+    return top_laws(positions, tokens, chosen.logits, lessons.size)
 
 
 def _by_shared_noise(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.decoding.residual import QuantisedLaw
+from fleet.decoding.top_laws import NO_LAWS, TopLaws
 from fleet.decoding.verify import SHARED_NOISE, Rule
 from fleet.ids import BootId, GenerationId, NodeId, RequestId
 from fleet.protocol.messages import Sampling
@@ -49,6 +50,22 @@ class Unchecked:
     share: float  # of all pictures with such tokens, that are run at all
 
 
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What a device is told of the cloud's laws, to learn from.
+
+    Attributes:
+        size: Codes of a law; 0: the device does not learn.
+        share: Of all positions, chosen by the picture's noise.
+    """
+
+    size: int = 0
+    share: float = 0.0
+
+
+NO_LESSONS = Lessons()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
     """Asks for a session on the tokens of `history` and for tokens up to `prefix_tokens`."""
@@ -66,6 +83,7 @@ class Opening:
     deadline_s: float
     rule: Rule = SHARED_NOISE
     unchecked: Unchecked | None = None  # None: a device asks
+    lessons: Lessons = NO_LESSONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +127,7 @@ _PLAIN = (
     "sampling",
     "use_features",
     "rule",
+    "lessons",
     "prefix_tokens",
     "branch",
     "unchecked",
@@ -142,6 +161,7 @@ class Judged:
     next_token: int
     confidences: tuple[float, ...]
     cost: Cost
+    top_laws: TopLaws = NO_LAWS
 
 
 class Reason(Enum):

@@ -15,6 +15,7 @@ import numpy as np
 from cloud_hub.engine.requests import (
     Answer,
     Features,
+    Lessons,
     Logits,
     Mask,
     Opening,
@@ -47,6 +48,7 @@ class Session:
     sampling: Sampling
     use_features: bool
     rule: Rule
+    lessons: Lessons
     branch: int
     tokens: Tokens  # [T]
     local: Mask  # [T]
@@ -169,6 +171,7 @@ class Sessions:
             sampling=request.sampling,
             use_features=request.use_features,
             rule=request.rule,
+            lessons=request.lessons,
             branch=request.branch,
             tokens=np.zeros(self._positions, np.int64),
             local=np.zeros(self._positions, bool),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloud_hub.engine.checks import Looked
-from cloud_hub.engine.judging import drawn, judged
+from cloud_hub.engine.judging import drawn, judged, taught
 from cloud_hub.engine.requests import (
     Answer,
     Backlog,
@@ -173,7 +173,12 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     session.ahead = laws[verdict.accepted]
     shown = int(backlog.uncertain[: verdict.accepted + 1].sum())
     return Judged(
-        session.branch, verdict.accepted, verdict.next_token, tuple(confidences[:shown]), task.cost
+        session.branch,
+        verdict.accepted,
+        verdict.next_token,
+        tuple(confidences[:shown]),
+        task.cost,
+        taught(session, task.looked),
     )
 
 

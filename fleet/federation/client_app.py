@@ -46,7 +46,7 @@ def query(message: Message, context: Context) -> Message:
     """Says what the node could train: its shape and how many samples it has."""
     folder = node_folder(context)
     ring, head = SampleRing.open(folder), HeadWeights.load(folder / HEAD_FILE)
-    training, held_out = ring.read().split()
+    training, held_out = ring.read().split(_cloud(message))
     about: dict[str, Any] = {
         "backbone": ring.shape.backbone,
         "codes": head.vocab_size,
@@ -66,7 +66,7 @@ def train(message: Message, context: Context) -> Message:
 
     config = message.content.config_records[CONFIG]
     folder = node_folder(context)
-    samples, held_out = SampleRing.open(folder).read().split()
+    samples, held_out = SampleRing.open(folder).read().split(_cloud(message))
     samples = samples[-int(_number(config, "most-samples")) :]
     change = _change(folder, message)
     before = training.evaluate(change, held_out)
@@ -100,7 +100,7 @@ def evaluate(message: Message, context: Context) -> Message:
     from fleet.federation import train as training
 
     folder = node_folder(context)
-    _, held_out = SampleRing.open(folder).read().split()
+    _, held_out = SampleRing.open(folder).read().split(_cloud(message))
     figures = training.evaluate(_change(folder, message), held_out)
     metrics: dict[str, Any] = {
         "num-examples": len(held_out),
@@ -123,6 +123,10 @@ def _change(folder: Path, message: Message) -> "HeadChange":
     directions: NDArray[np.float32] = np.frombuffer(config["directions"], "<f4")  # type: ignore[arg-type]
     change = codec.from_record(message.content.array_records[ARRAYS])
     return HeadChange(head, directions.reshape(-1, head.dim).copy(), change)
+
+
+def _cloud(message: Message) -> int:
+    return int(message.content.config_records[CONFIG].get("cloud", 0))  # type: ignore[arg-type]
 
 
 def _number(config: Any, name: str) -> float:

@@ -71,10 +71,10 @@ class HeadChange(nn.Module):
         if found != wanted:
             raise InvalidInputError(f"a change of shapes {found} does not fit a head of {wanted}")
         self.base = {
-            "center": torch.from_numpy(head.center),
-            "down": torch.from_numpy(head.radius_down),
-            "radius": torch.from_numpy(head.radius_up),
-            "bias": torch.from_numpy(head.radius_bias),
+            "center": torch.tensor(head.center),
+            "down": torch.tensor(head.radius_down),
+            "radius": torch.tensor(head.radius_up),
+            "bias": torch.tensor(head.radius_bias),
         }
         self.directions = torch.from_numpy(directions)
         self.center = _parameter(change["center"])

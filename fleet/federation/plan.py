@@ -6,6 +6,7 @@ from typing import Any
 
 from fleet.errors import InvalidInputError
 from fleet.federation.gate import Limits
+from fleet.federation.samples import cloud_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Plan:
     proximal: float = 0.01  # FedProx's mu
     least_nodes: int = 2
     most_nodes: int = 1000
+    cloud: str = ""  # model whose laws count; empty: the one that a node heard last
     least_samples: int = 256
     most_samples: int = 20_000  # of a node; more do not raise its weight either
     deadline_s: float = 120.0  # of each phase
@@ -64,6 +66,11 @@ class Plan:
             raise InvalidInputError(f"quorum is {self.quorum}: a share between 0 and 1")
         if self.loss not in {"inter-dro", "distillation"}:
             raise InvalidInputError(f"loss is {self.loss!r}: inter-dro or distillation")
+
+    @property
+    def cloud_number(self) -> int:
+        """What samples call the cloud model, or 0."""
+        return cloud_number(self.cloud) if self.cloud else 0
 
     @property
     def limits(self) -> Limits:

@@ -58,7 +58,8 @@ class Round:
     def open(self) -> Opening:
         """Asks all nodes what they could do, and says who takes part."""
         grid, plan = self._way.grid, self._plan
-        content = RecordDict({CONFIG: ConfigRecord({"server-round": self._number})})
+        asked = ConfigRecord({"server-round": self._number, "cloud": plan.cloud_number})
+        content = RecordDict({CONFIG: asked})
         nodes = sorted(grid.get_node_ids())
         questions = [Message(content, node, MessageType.QUERY) for node in nodes]
         answers = self._ask(questions, "query", plan.query_s)
@@ -211,6 +212,7 @@ class Round:
         values: dict[str, Any] = {
             "head": self._task.head.version,
             "directions": self._directions.astype("<f4").tobytes(),
+            "cloud": plan.cloud_number,
             "loss": plan.loss,
             "steps": plan.steps,
             "batch": plan.batch,

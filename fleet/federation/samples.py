@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fleet.errors import InvalidInputError, OutputError
 
-FORMAT = "ciar-samples-1"
+FORMAT = "ciar-samples-2"
 SHAPE_FILE = "samples.json"
 DATA_FILE = "samples.bin"
 HELD_OUT_EVERY = 5  # one sample in so many is never trained on
@@ -46,6 +46,7 @@ class RingShape:
         fields: list[Any] = [
             ("sequence", "<u8"),  # counts from 1; 0 is an empty slot
             ("checksum", "<u4"),
+            ("cloud", "<u4"),
             ("token", "<u2"),
             ("hidden", "<f2", (self.dim,)),
             ("guided", "<f2", (self.dim,)),
@@ -61,6 +62,7 @@ class Samples:
 
     Attributes:
         sequence: [n], the number of each since the ring began.
+        cloud: [n], which cloud model said so: a checksum of its version.
         token: [n], what the cloud drew.
         hidden: [n, D], the hidden state with the caption; the radius is made of it.
         guided: [n, D], the hidden state that the guided center is made of.
@@ -69,6 +71,7 @@ class Samples:
     """
 
     sequence: NDArray[np.uint64]
+    cloud: NDArray[np.uint32]
     token: NDArray[np.uint16]
     hidden: NDArray[np.float16]
     guided: NDArray[np.float16]
@@ -93,10 +96,21 @@ class Samples:
         held: NDArray[np.bool_] = self.sequence % HELD_OUT_EVERY == 0
         return held
 
-    def split(self) -> tuple["Samples", "Samples"]:
-        """Those to train on and those to validate with; all have a law."""
+    def split(self, cloud: int = 0) -> tuple["Samples", "Samples"]:
+        """Those to train on and those to validate with; all have a law.
+
+        Only those of the cloud model `cloud` count, or, where that is 0, of the one heard last:
+        what another one would have said is nothing to learn now.
+        """
         known = self[self.has_law]
+        if len(known):
+            known = known[known.cloud == (cloud or known.cloud[-1])]
         return known[~known.is_held_out], known[known.is_held_out]
+
+
+def cloud_number(version: str) -> int:
+    """What samples call a cloud model; never 0."""
+    return zlib.crc32(version.encode()) or 1
 
 
 class SampleRing:

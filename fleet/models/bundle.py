@@ -61,6 +61,7 @@ class Manifest(BaseModel):
     family: str = Field(min_length=1, max_length=64)
     device_version: ModelVersion
     cloud_version: ModelVersion
+    backbone: str = Field(default="", max_length=64)  # see `made_by`
     grid: int = Field(gt=0, le=64)
     picture_size: int = Field(gt=0)  # pixels of one side
     vocab_size: int = Field(gt=1, le=65_536)
@@ -85,6 +86,12 @@ class Manifest(BaseModel):
         if any(abs(value) == float("inf") or value != value for value in thresholds.values()):
             raise ValueError("a calibrated threshold is a finite number")
         return thresholds
+
+    @property
+    def made_by(self) -> str:
+        """What makes the hidden states: the first version of the network that this is another
+        head of, or this version itself."""
+        return self.backbone or self.device_version
 
     @property
     def tokens(self) -> int:

@@ -121,16 +121,6 @@ def with_head(graph: bytes, head: HeadWeights) -> bytes:
     return content
 
 
-def backbone_of(graph: bytes) -> str:
-    """What makes the hidden states: a hash of all of the graph's weights but the head's."""
-    total = hashlib.sha256()
-    for name, value in sorted(_initializers(_parse(graph)).items()):
-        if not name.startswith("head."):
-            total.update(f"{name} {value.shape}\n".encode())
-            total.update(value.tobytes())
-    return total.hexdigest()[:16]
-
-
 def _parse(graph: bytes) -> Any:
     import onnx
 

@@ -185,8 +185,12 @@ class DeviceModel:
             )
         return index
 
+    def gives(self, name: Extra) -> bool:
+        """Whether the bundle's graph has this output."""
+        return _output_size(self._step, name) > 0
+
     def _check_output(self, name: Extra) -> None:
-        if not _output_size(self._step, name):
+        if not self.gives(name):
             raise InvalidInputError(
                 f"this bundle's graph does not give its {name}, which this policy, verification"
                 " rule or training needs: do without, or export the bundle again"

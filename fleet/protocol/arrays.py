@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.decoding.residual import SENT_BITS, QuantisedLaw
+from fleet.decoding.top_laws import NO_LAWS, TopLaws
 from fleet.errors import InvalidInputError, ProtocolError
 
 FEATURE_BYTES = 48
@@ -127,6 +128,45 @@ def unpack_laws(data: bytes, vocab_size: int) -> list[QuantisedLaw]:
             raise ProtocolError(f"a draft law is none: {error}") from error
         at = end
     return laws
+
+
+def pack_top_laws(laws: TopLaws) -> bytes:
+    """Laws of k positions: u16 K, then of each u16 position, u16 token, K codes as u16, K log
+    probabilities as f2. No position: no bytes.
+    """
+    if not len(laws):
+        return b""
+    rows = np.zeros(len(laws), _top_law(laws.codes.shape[1]))
+    for name in rows.dtype.names or ():
+        rows[name] = getattr(laws, name)
+    return len(laws.codes[0]).to_bytes(2, "little") + rows.tobytes()
+
+
+def unpack_top_laws(data: bytes, vocab_size: int) -> TopLaws:
+    """Laws of as many positions as there are.
+
+    Raises:
+        ProtocolError: The bytes are no laws over so many codes.
+    """
+    if not data:
+        return NO_LAWS
+    dtype = _top_law(int.from_bytes(data[:2], "little"))
+    if len(data) < 4 or (len(data) - 2) % dtype.itemsize:
+        raise ProtocolError(f"{len(data)} bytes are not the cloud's laws of some positions")
+    rows = np.frombuffer(data, dtype, offset=2)
+    if max(rows["tokens"].max(), rows["codes"].max(initial=0)) >= vocab_size:
+        raise ProtocolError(f"a code of the cloud's law is not below {vocab_size}")
+    if not (rows["log_probs"] <= 0).all():
+        raise ProtocolError("a log-probability of the cloud's law is above 0, or no number")
+    positions, tokens, codes = (
+        rows[name].astype(np.int64) for name in ("positions", "tokens", "codes")
+    )
+    return TopLaws(positions, tokens, codes, rows["log_probs"])
+
+
+def _top_law(size: int) -> np.dtype[np.void]:
+    codes, log_probs = ("codes", "<u2", (size,)), ("log_probs", "<f2", (size,))
+    return np.dtype([("positions", "<u2"), ("tokens", "<u2"), codes, log_probs])
 
 
 def pack_confidences(probabilities: NDArray[np.float64]) -> bytes:

@@ -66,6 +66,7 @@ class GenerationOpen(Message):
     use_features: bool = True  # the switch g of the interval feature
     rule: Name = "gumbel"  # how the cloud judges: "gumbel" or "residual"
     relaxation: float = Field(default=1.0, ge=1, le=100)  # of the residual rule; 1: exact
+    law_size: int = Field(default=0, ge=0, le=256)  # codes of a law that the device learns from
     branch: Count = 0
     history: History = History()
     deadline_s: Seconds
@@ -219,6 +220,7 @@ class VerifyResponse(Message):
     forwards: Count
     queue_s: Seconds
     forward_s: Seconds
+    top_laws: Arr = b""  # the cloud's laws at a sampled share of the positions, if asked for
 
 
 class Busy(Message):

@@ -91,6 +91,7 @@ class HubToyDevice:
     size: int = POSITIONS
     vocab_size: int = VOCAB
     manifest: Manifest = MANIFEST
+    keeps_states: bool = False
 
     def check(self, caption: str) -> None:
         VOCABULARY.encode(caption)

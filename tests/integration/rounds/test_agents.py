@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 
 from cloud_hub.rounds.conduct import conduct
+from edge_agent.learning import LAW_SIZE, ring_shape
+from edge_agent.settings import TrainingSettings
 from fleet.federation.ledger import FolderLedger
 from fleet.federation.plan import Plan
-from fleet.federation.samples import RingShape, SampleRing, Samples
-from fleet.models.bundle import DEVICE_FOLDER, STEP_GRAPH, reference_path
-from fleet.models.head_weights import HeadWeights, backbone_of, head_of
+from fleet.federation.samples import SampleRing, Samples
+from fleet.models.bundle import (
+    DEVICE_FOLDER,
+    PUBLIC_KEY,
+    STEP_GRAPH,
+    Bundle,
+    Manifest,
+    reference_path,
+)
+from fleet.models.head_weights import HeadWeights, head_of
 from fleet.transport.broker import BrokerSettings
 from fleet.transport.mqtt import connect
 from tests.services import Mosquitto
@@ -22,17 +31,18 @@ from tests.services import Mosquitto
 PLAN = Plan(rounds=1, rank=32, steps=4, least_samples=50, query_s=100.0, deadline_s=120.0)
 
 
-def fill(folder: Path, head: HeadWeights, backbone: str, seed: int) -> None:
+def fill(folder: Path, head: HeadWeights, manifest: Manifest, seed: int) -> None:
     """Samples of a cloud a little apart from the shipped device."""
     drift = head.center * (1 + 0.1 * np.random.default_rng(0).normal(size=head.center.shape))
     hidden = np.random.default_rng(seed).normal(size=(120, head.dim)).astype(np.float16)
     logits = hidden.astype(np.float64) @ drift.T
     logits -= logits.max(axis=1, keepdims=True)
     log_law = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    codes = np.argsort(-log_law, axis=1)[:, :64]
-    shape = RingShape(backbone, head.dim, head.vocab_size, 64, 1000)
+    codes = np.argsort(-log_law, axis=1)[:, :LAW_SIZE]
+    shape = ring_shape(manifest, TrainingSettings().ring_mib)
     samples = Samples(
         np.zeros(120, np.uint64),
+        np.ones(120, np.uint32),
         codes[:, 0].astype(np.uint16),
         hidden,
         hidden,
@@ -52,8 +62,8 @@ def start(settings: dict[str, str]) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_agents_train_the_shipped_head(tmp_path: Path, mosquitto: Mosquitto) -> None:
-    graph = (reference_path() / DEVICE_FOLDER / STEP_GRAPH).read_bytes()
-    head = head_of(graph)
+    bundle = Bundle.open(reference_path() / DEVICE_FOLDER, reference_path() / PUBLIC_KEY)
+    head = head_of(bundle.read(STEP_GRAPH))
     head.save(tmp_path / "head.npz")
     port = str(mosquitto.port)
     broker = {"EDGE_AGENT_BROKER__HOST": "127.0.0.1", "EDGE_AGENT_BROKER__PORT": port}
@@ -62,7 +72,7 @@ async def test_agents_train_the_shipped_head(tmp_path: Path, mosquitto: Mosquitt
     agents = []
     try:
         for name in ("a", "b"):
-            fill(tmp_path / name, head, backbone_of(graph), ord(name))
+            fill(tmp_path / name, head, bundle.manifest, ord(name))
             agents.append(start({**broker, "EDGE_AGENT_STATE_DIR": str(tmp_path / name)}))
         settings = BrokerSettings(host="127.0.0.1", port=mosquitto.port)
         async with connect(settings, client_id="rounds") as transport:

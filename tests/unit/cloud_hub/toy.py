@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloud_hub.engine.requests import (
+    NO_LESSONS,
     Backlog,
+    Lessons,
     Logits,
     Mask,
     Opening,
@@ -129,6 +131,7 @@ def opening(
     branch: int = 0,
     history: Run = EMPTY,
     deadline_s: float = 5.0,
+    lessons: Lessons = NO_LESSONS,
 ) -> Opening:
     """An opening with the tests' defaults."""
     return Opening(
@@ -143,6 +146,7 @@ def opening(
         branch=branch,
         history=history,
         deadline_s=deadline_s,
+        lessons=lessons,
     )
 
 

@@ -84,7 +84,7 @@ class World:
         answer = self.down[index % len(self.down)]
         if not keep:
             del self.down[index % len(self.down)]
-        self.picture.apply(answer.request_id, verdict(answer))
+        self.picture.apply(answer.request_id, verdict(answer, 5))
 
     def reopen(self) -> None:
         self.picture.reopen()
@@ -134,6 +134,12 @@ class World:
         raise AssertionError("the picture does not end")
 
 
+def assert_lessons_fit(picture: Picture) -> None:
+    """What the cloud told of a position stands beside what the device made of the same tokens."""
+    told = [-float(each.log_probs[0]) for each in picture.lessons]
+    assert told == [float(each.states.hidden[0]) for each in picture.lessons]
+
+
 actions = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 3)), max_size=150)
 policies = st.sampled_from([CIAR, verify_all()])
 
@@ -157,6 +163,8 @@ def test_any_order_loss_and_repetition_of_messages_leaves_the_tokens_of_stop_and
     tally = world.picture.tally
     assert tally.prefix + tally.local + tally.verified == SIZE
     assert tally.unverified == 0
+    assert len(world.picture.lessons) <= SIZE
+    assert_lessons_fit(world.picture)
 
 
 @given(st.integers(0, 999), st.integers(1, 9), actions, st.integers(0, 150))
@@ -174,11 +182,21 @@ def test_a_picture_that_falls_back_keeps_what_was_settled_and_marks_the_rest(
     while not world.picture.is_complete:
         world.draft()
     for answer in world.down:
-        world.picture.apply(answer.request_id, verdict(answer))
+        world.picture.apply(answer.request_id, verdict(answer, 5))
 
     assert before == list(world.picture.tokens[:settled])
     assert world.picture.backlog() is None
     assert Mark.PENDING not in world.picture.marks
+
+
+def test_a_picture_keeps_what_the_cloud_tells_of_its_laws() -> None:
+    world = World(order(1, verify_all(), prefix=3), window=9)
+
+    world.finish()
+
+    assert world.picture.rollbacks > 0
+    assert len(world.picture.lessons) > SIZE // 2  # the others were settled by bonus tokens
+    assert_lessons_fit(world.picture)
 
 
 def drafted(*uncertain: bool) -> Picture:

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Order
-from edge_agent.drafts import Backlog, Draft
+from edge_agent.drafts import Backlog, Draft, States
 from fleet.decoding.accept import Policy, device_only, verify_all
+from fleet.decoding.top_laws import TopLaws
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, GenerationId, ModelVersion, RequestId, WorkerId
 from fleet.models.bundle import Manifest
@@ -18,6 +19,7 @@ from fleet.protocol.arrays import (
     pack_features,
     pack_mask,
     pack_tokens,
+    pack_top_laws,
     unpack_features,
     unpack_mask,
     unpack_tokens,
@@ -76,6 +78,11 @@ def feature(tokens: tuple[int, ...]) -> NDArray[np.int8]:
     return np.full(FEATURE_BYTES, sum(tokens) % 100, np.int8)
 
 
+def fingerprint(tokens: tuple[int, ...]) -> float:
+    """A number that tells which tokens came before, exact in half precision."""
+    return _number("state", 0, tokens) % 2048 / 2048
+
+
 def stop_and_wait(order: Order, size: int, *, cloud: bool = True) -> list[int]:
     """The picture as the simplest rule makes it: stop at each uncertain token, take the cloud's."""
     tokens: tuple[int, ...] = ()
@@ -105,6 +112,7 @@ class ToyDrafter:
             score=score(self.order, tokens),
             uncertain=is_uncertain(self.order, tokens),
             feature=feature(tokens).astype(np.float32),
+            states=States(*np.full((2, 1), fingerprint(tokens))),
         )
 
 
@@ -134,6 +142,7 @@ class ToyDevice:
     size: int = 24
     vocab_size: int = VOCAB
     manifest: Manifest = MANIFEST
+    keeps_states: bool = False
 
     def check(self, caption: str) -> None:
         if not caption:
@@ -220,9 +229,11 @@ class ToyHub:
             len(tokens),
         )
         accepted, judged = 0, 0
+        told: list[tuple[int, int, float]] = []  # position, the cloud's token, fingerprint
         corrected = False
         for draft, asked in zip(drafts, uncertain, strict=True):
             target = cloud_token(session.seed, tuple(tokens))
+            told.append((len(tokens), target, fingerprint(tuple(tokens))))
             judged += bool(asked)
             corrected = bool(asked) and draft != target
             tokens.append(target if corrected else draft)
@@ -242,7 +253,14 @@ class ToyHub:
             forwards=1,
             queue_s=0,
             forward_s=0,
+            top_laws=pack_top_laws(_laws(told)),
         )
+
+
+def _laws(told: list[tuple[int, int, float]]) -> TopLaws:
+    """Laws of one code each; its log-probability tells on which tokens it rests."""
+    positions, tokens, prints = (np.array(part) for part in zip(*told, strict=True))
+    return TopLaws(positions, tokens, tokens[:, None], -prints[:, None].astype(np.float16))
 
 
 def _check_features(

@@ -93,7 +93,16 @@ def test_samples_without_a_law_are_not_trained_on() -> None:
 def test_a_record_has_no_place_for_a_caption_a_picture_or_a_position() -> None:
     names = set(toy_shape().dtype.names or ())
 
-    assert names == {*("sequence", "checksum", "token", "hidden", "guided", "codes", "log_probs")}
+    assert names == {
+        "sequence",
+        "checksum",
+        "cloud",
+        "token",
+        "hidden",
+        "guided",
+        "codes",
+        "log_probs",
+    }
 
 
 def test_no_ring_is_said_in_a_sentence(tmp_path: Path) -> None:

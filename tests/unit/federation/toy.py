@@ -46,6 +46,7 @@ def toy_samples(seed: int, count: int = 150) -> Samples:
     tokens = np.array([rng.choice(CODES, p=row) for row in law])
     return Samples(
         np.arange(1, count + 1, dtype=np.uint64),
+        np.ones(count, np.uint32),
         tokens.astype(np.uint16),
         hidden,
         hidden,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decoding.residual import QuantisedLaw, law_to_send
+from fleet.decoding.top_laws import NO_LAWS, TopLaws, top_laws
 from fleet.errors import ProtocolError
 from fleet.protocol.arrays import (
     FEATURE_BYTES,
@@ -17,6 +18,7 @@ from fleet.protocol.arrays import (
     pack_mask,
     pack_scores,
     pack_tokens,
+    pack_top_laws,
     score_limit,
     unpack_confidences,
     unpack_features,
@@ -24,6 +26,7 @@ from fleet.protocol.arrays import (
     unpack_mask,
     unpack_scores,
     unpack_tokens,
+    unpack_top_laws,
 )
 
 
@@ -117,6 +120,40 @@ def test_draft_laws_come_back_as_they_went(seeds: list[int], size: int) -> None:
 def test_bytes_that_are_no_laws_are_refused(data: bytes, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         unpack_laws(data, 50)
+
+
+def some_laws() -> TopLaws:
+    logits = np.random.default_rng(0).normal(size=(3, 50), scale=3).astype(np.float32)
+    return top_laws([4, 5, 9], np.array([49, 0, 7]), logits, 6)
+
+
+def test_the_cloud_s_laws_come_back_as_they_were() -> None:
+    laws = some_laws()
+
+    data = pack_top_laws(laws)
+    found = unpack_top_laws(data, 50)
+
+    assert len(data) == 2 + 3 * (2 + 2 + 6 * 4)
+    for name in TopLaws.__slots__:
+        np.testing.assert_array_equal(getattr(found, name), getattr(laws, name))
+    assert (pack_top_laws(NO_LAWS), len(unpack_top_laws(b"", 50))) == (b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x01", "not the cloud's laws"),
+        (b"\x01\x00", "not the cloud's laws"),
+        (pack_top_laws(some_laws())[:-1], "not the cloud's laws"),
+        (b"\x01\x00" + bytes(2) + b"\x32\x00" + bytes(4), "not below 50"),
+        (b"\x01\x00" + bytes(4) + b"\x32\x00" + bytes(2), "not below 50"),
+        (b"\x01\x00" + bytes(6) + b"\x00\x7e", "no number"),
+        (b"\x01\x00" + bytes(6) + b"\x00\x3c", "above 0"),
+    ],
+)
+def test_bytes_that_are_not_the_cloud_s_laws_are_refused(data: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        unpack_top_laws(data, 50)
 
 
 def test_bit_order_is_the_lowest_first() -> None:
