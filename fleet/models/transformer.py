@@ -5,6 +5,7 @@ rotary cosines and sines are zero. Its tokens therefore attend uniformly, and ev
 sees the whole prefix as one virtual position: key 0, attention bias log(n), the mean of n values.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,9 @@ class TransformerConfig:
     word ids, with neither a caption's ready features. With `has_prompt` it is a prompt of at most
     `caption_length` of `n_word` text tokens, which the image's tokens follow in one row
     (Chameleon); `qk_norm` normalises queries and keys of each head.
+
+    To an image's tokens each position of a caption counts `caption_weight` times in attention: its
+    key is zero, so three or four words are lost among 256 tokens otherwise.
     """
 
     n_layer: int
@@ -58,6 +62,7 @@ class TransformerConfig:
     qk_norm: bool = False
     norm_eps: float = NORM_EPS
     rope_base: float = ROPE_BASE
+    caption_weight: int = 1
 
     @property
     def head_dim(self) -> int:
@@ -161,10 +166,11 @@ class Transformer(nn.Module):
         """Do what `hidden` does, from an embedded condition."""
         x = torch.cat([prefix, self.embed(tokens, input_feature)], dim=1)
         length = x.shape[1]
-        mask = prefix_mask(valid, length)
+        bias = prefix_bias(valid, length, self.config.caption_weight)
         for block in self.blocks:
             q, k, v = block.project(x, self.rotation[:length])
-            x = block.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.type_as(q))
+            x = block.finish(x, mixed)
         hidden: Tensor = self.norm(x[:, self.config.caption_length - 1 :])
         return hidden
 
@@ -201,8 +207,8 @@ class Transformer(nn.Module):
             # The last position sees every valid one: its mixture is the virtual value.
             values.append(mixed[:, :, -1])
             x = block.finish(x, mixed)
-        start = self.norm(x[:, -1])
-        return Condition(torch.stack(values), valid.sum(dim=1).float().log(), start)
+        count = valid.sum(dim=1) * self.config.caption_weight
+        return Condition(torch.stack(values), count.float().log(), self.norm(x[:, -1]))
 
     def prompt(self, prompts: Tensor, valid: Tensor) -> Prompt:
         """Run prompts [B, C] of text tokens, padded on the left; `valid` [B, C] is not padding.
@@ -284,6 +290,16 @@ def prefix_mask(valid: Tensor, length: int) -> Tensor:
     columns = F.pad(valid, (0, length - valid.shape[1]), value=True)[:, None, :]
     itself = torch.eye(length, dtype=torch.bool, device=valid.device)
     return (causal & columns | itself)[:, None]
+
+
+def prefix_bias(valid: Tensor, length: int, weight: int) -> Tensor:
+    """Return the attention bias [B, 1, length, length] where a caption's position counts `weight`.
+
+    Among caption positions alone the weight changes nothing: all have the same.
+    """
+    bias = torch.zeros(length, device=valid.device)
+    bias[: valid.shape[1]] = math.log(weight)
+    return bias.masked_fill(~prefix_mask(valid, length), float("-inf"))
 
 
 def span_bias(log_n: Tensor, past: int, length: int) -> Tensor:

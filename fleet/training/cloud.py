@@ -20,6 +20,7 @@ from fleet.training.released import CLOUD_START
 
 BATCH = 24
 CAPTION_DROPOUT = 0.1
+CAPTION_WEIGHT = 16
 MATRIX_RATE = 0.02
 OTHER_RATE = 3e-3
 WEIGHT_DECAY = 0.03
@@ -51,7 +52,14 @@ class Pace:
 def cloud_config(n_word: int) -> TransformerConfig:
     """Return the size of the shipped cloud model."""
     return TransformerConfig(
-        n_layer=5, n_head=4, dim=256, ffn=704, vocab_size=1024, grid=16, n_word=n_word
+        n_layer=5,
+        n_head=4,
+        dim=256,
+        ffn=704,
+        vocab_size=1024,
+        grid=16,
+        n_word=n_word,
+        caption_weight=CAPTION_WEIGHT,
     )
 
 

@@ -1,6 +1,8 @@
 """The token model computes what LlamaGen does, and its ways of decoding agree."""
 
+import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,14 +50,30 @@ def decode(model: Transformer, tokens: Tensor, condition: Condition, sizes: list
     return torch.cat(hidden, dim=1)
 
 
+@pytest.mark.parametrize("weight", [1, 5])
 def test_the_collapsed_caption_equals_the_whole_prefix(
-    model: Transformer, tokens: Tensor, captions: Tensor
+    model: Transformer, tokens: Tensor, captions: Tensor, weight: int
 ) -> None:
+    model.config = replace(CONFIG, caption_weight=weight)
     expected, _ = model(tokens, captions)
 
     actual = decode(model, tokens, model.condition(captions), [15])
 
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_captions_weight_is_seen_by_the_image_and_not_by_the_caption(
+    model: Transformer, tokens: Tensor, captions: Tensor
+) -> None:
+    once, one = model.condition(captions), model(tokens, captions)[0]
+
+    model.config = replace(CONFIG, caption_weight=5)
+
+    often, five = model.condition(captions), model(tokens, captions)[0]
+    torch.testing.assert_close(often.log_n, once.log_n + math.log(5))
+    assert torch.equal(often.value, once.value)
+    assert torch.equal(often.start, once.start)
+    assert (five - one)[:, 1:].abs().max() > 0.1
 
 
 def test_chunks_equal_single_tokens(model: Transformer, tokens: Tensor, captions: Tensor) -> None:
