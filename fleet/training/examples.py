@@ -13,6 +13,7 @@ from fleet.errors import FleetError
 from fleet.models.caption import PAD_ID, UNKNOWN_ID, CaptionVocabulary, pad_left
 from fleet.models.image_tokenizer import ImageTokenizer, to_unit
 from fleet.training.budget import Bar
+from fleet.training.economy import encode_economically, fit_law
 from fleet.training.pictures import Pictures, load_pictures
 
 VARIANTS = 4
@@ -20,6 +21,7 @@ WORD_DROPOUT = 0.02
 # Only whole families get variants: skin tones are variants of each other already.
 _LEAST_WEIGHT = 0.5
 _ENCODE_BATCH = 64
+_LAW_PICTURES = 1024
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> None:
     count = len(pictures.captions)
     tokens = np.zeros((count, VARIANTS, _tokens_of(tokenizer, pictures)), dtype=np.uint16)
     whole = np.flatnonzero(pictures.weight >= _LEAST_WEIGHT)
+    law = fit_law(tokenizer, _sample(pictures))
     for variant in range(VARIANTS):
         rows = np.arange(count) if variant == 0 else whole
         tokens[:, variant] = tokens[:, 0]
@@ -78,12 +81,20 @@ def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> None:
         for start in range(0, len(rows), _ENCODE_BATCH):
             part = rows[start : start + _ENCODE_BATCH]
             batch = _vary(to_unit(torch.from_numpy(pictures.pixels[part])), variant, rng)
-            with torch.no_grad():
-                tokens[part, variant] = tokenizer.encode(batch).numpy().astype(np.uint16)
+            ids = encode_economically(tokenizer, batch, law)
+            tokens[part, variant] = ids.numpy().astype(np.uint16)
             bar.show((variant + start / len(rows)) / VARIANTS, f"variant {variant}")
     partial = work / "tokens.partial.npz"
     np.savez(partial, tokens=tokens)
     partial.replace(work / "tokens.npz")
+
+
+def _sample(pictures: Pictures) -> Tensor:
+    """Return training pictures of whole families, evenly spread, in [-1, 1]."""
+    rows = pictures.rows("train")
+    rows = rows[pictures.weight[rows] >= _LEAST_WEIGHT]
+    rows = rows[np.linspace(0, len(rows) - 1, min(_LAW_PICTURES, len(rows))).astype(int)]
+    return to_unit(torch.from_numpy(pictures.pixels[rows]))
 
 
 def load_examples(work: Path) -> Examples:
