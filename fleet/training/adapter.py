@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,8 +139,9 @@ def train_adapter(
         state = load_checkpoint(path)
         load_weights(run.projection, state["projection"])
         load_weights(run.feature, state["feature"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, budget.used_s = state["step"], state["used_s"]
+        if "optimizer" in state:  # a release has none
+            optimizer.load_state_dict(state["optimizer"])
+            step, budget.used_s = state["step"], state["used_s"]
     else:
         _choose_scale(run, examples, seed)
     budget.tick()
@@ -156,9 +158,12 @@ def train_adapter(
             saved_s = budget.used_s
             curve.append(step=step, s=saved_s, **check_adapter(run, examples))
             run.save(path, optimizer=optimizer.state_dict(), step=step, used_s=saved_s)
-    figures = check_adapter(run, examples)
-    curve.append(step=step, s=budget.used_s, **figures)
-    progress = {"step": step, "used_s": budget.used_s, "figures": figures}
+    progress: dict[str, Any] = {
+        "step": step,
+        "used_s": budget.used_s,
+        "figures": check_adapter(run, examples),
+    }
+    curve.append(step=step, s=budget.used_s, **progress["figures"])
     run.save(path, optimizer=optimizer.state_dict(), **progress)
 
 

@@ -120,11 +120,11 @@ def encode(work: Path) -> None:
     help="Folder of the released family. Default: the package's own.",
 )
 def unpack(work: Path, family: Path | None) -> None:
-    """Take tokenizer and cloud model from a release, so that training goes on from them."""
-    from fleet.models.bundle import CLOUD_FOLDER, reference_path
+    """Take all models and the calibration from a release, so that any stage can go on."""
+    from fleet.models.bundle import reference_path
     from fleet.training.released import unpack_release
 
-    unpack_release((family or reference_path()) / CLOUD_FOLDER, work)
+    unpack_release(family or reference_path(), work)
 
 
 @main.command()

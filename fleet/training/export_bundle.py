@@ -44,6 +44,7 @@ from fleet.models.torch_model import (
 from fleet.models.transformer import Transformer
 from fleet.prediction import ScoreName
 from fleet.protocol.messages import Sampling
+from fleet.training.released import TRAINING_FOLDER, training_files
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class Family:
 
 
 def export_family(work: Path, output: Path, private_key: Path, release: Release) -> Manifest:
-    """Write the device bundle, the cloud folder and the public key below `output`.
+    """Write the device bundle, the cloud folder, what training needs, and the public key.
 
-    Weights are stored in fp16 (the graphs in fp32) and computed with in fp32.
+    Weights are stored in fp16 (graphs and the device's in fp32) and computed with in fp32.
 
     Raises:
         InvalidInputError: A stage has not been run, or nothing was calibrated at this guidance.
@@ -109,10 +110,15 @@ def export_family(work: Path, output: Path, private_key: Path, release: Release)
     fields = _manifest_fields(family, release)
     fields["cloud_version"] = content_version(cloud_files)
     manifest = write_bundle(output / DEVICE_FOLDER, fields, _device_files(family), private_key)
+    folders = {
+        CLOUD_FOLDER: cloud_files,
+        TRAINING_FOLDER: training_files(family.device, family.projection),
+    }
     try:
-        (output / CLOUD_FOLDER).mkdir(exist_ok=True)
-        for name, content in cloud_files.items():
-            replace_file(output / CLOUD_FOLDER / name, content)
+        for folder, files in folders.items():
+            (output / folder).mkdir(exist_ok=True)
+            for name, content in files.items():
+                replace_file(output / folder / name, content)
         write_public_key(private_key, output / PUBLIC_KEY)
     except OSError as error:
         raise OutputError(f"{output} cannot be written: {error.strerror}") from error

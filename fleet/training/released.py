@@ -1,26 +1,51 @@
-"""The weights of a released family as checkpoints, so that training can go on from them."""
+"""A released family as a training folder, so that every stage can go on from it."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor, nn
 
 from fleet.errors import InvalidInputError
-from fleet.models.bundle import VOCABULARY
+from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, VOCABULARY, Bundle
 from fleet.models.caption import CaptionVocabulary
-from fleet.models.checkpoint import save_checkpoint, save_tokenizer
+from fleet.models.checkpoint import DeviceParts, save_checkpoint, save_tokenizer
+from fleet.models.interval_feature import FeatureProjection
+from fleet.models.signing import read_file
 from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
 CLOUD_START = "cloud.start.pt"
+# What only training needs of a release lies in a folder of its own.
+TRAINING_FOLDER = "training"
+_WEIGHTS, _SIZES = "device.safetensors", "device.json"
+_PARTS = ("model", "head", "projection")
 
 
-def unpack_release(cloud_folder: Path, work: Path) -> None:
-    """Write `tokenizer.pt` and `cloud.start.pt` in `work` from a released cloud folder.
+def training_files(device: DeviceParts, projection: FeatureProjection) -> dict[str, bytes]:
+    """Return the device's weights in fp32, from which its graphs were exported, and its sizes."""
+    modules: tuple[nn.Module, ...] = (device.transformer, device.head, projection)
+    weights = {
+        f"{part}.{name}": value.contiguous().clone()  # the head shares the output layer
+        for part, module in zip(_PARTS, modules, strict=True)
+        for name, value in module.state_dict().items()
+    }
+    sizes = {"config": asdict(device.transformer.config), "rank": device.head.rank}
+    return {_WEIGHTS: save(weights), _SIZES: (json.dumps(sizes, indent=1) + "\n").encode()}
 
-    The cloud stage begins with `cloud.start.pt` where there is no checkpoint of its own.
+
+def unpack_release(family: Path, work: Path) -> None:
+    """Write in `work` the checkpoints and the calibration of a released family.
+
+    The cloud stage begins with `cloud.start.pt` where it has no checkpoint of its own, and the
+    adapter stage with the released halves; the other stages read `cloud.pt` and `device.pt`.
 
     Raises:
         InvalidInputError: The data stage built another vocabulary than the release's.
-        BundleError: The folder does not hold a released cloud model.
+        BundleError: The folder does not hold a released family.
     """
+    cloud_folder = family / CLOUD_FOLDER
     released = CaptionVocabulary.load(cloud_folder / VOCABULARY)
     built = CaptionVocabulary.load(work / "vocabulary.json")
     if released != built:
@@ -28,6 +53,35 @@ def unpack_release(cloud_folder: Path, work: Path) -> None:
             f"{cloud_folder} knows other caption words than {work}: its weights do not fit"
         )
     save_tokenizer(work / "tokenizer.pt", load_image_tokenizer(cloud_folder))
-    model = CloudModel.load(cloud_folder).engine.transformer
-    payload = {"config": asdict(model.config), "model": model.state_dict()}
-    save_checkpoint(work / CLOUD_START, payload)
+    cloud = CloudModel.load(cloud_folder)
+    transformer = cloud.engine.transformer
+    payload = {"config": asdict(transformer.config), "model": transformer.state_dict()}
+    for name in (CLOUD_START, "cloud.pt"):
+        save_checkpoint(work / name, payload)
+    parts, sizes = _device(family / TRAINING_FOLDER)
+    save_checkpoint(work / "device.pt", {**sizes, "model": parts["model"], "head": parts["head"]})
+    feature = cloud.interval_feature.state_dict()
+    save_checkpoint(work / "adapter.pt", {"projection": parts["projection"], "feature": feature})
+    calibration = _calibration(Bundle.open(family / DEVICE_FOLDER, family / PUBLIC_KEY))
+    (work / "calibration.json").write_text(json.dumps(calibration, indent=2) + "\n", "utf-8")
+
+
+def _device(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
+    for name, value in load(read_file(folder / _WEIGHTS)).items():
+        part, rest = name.split(".", 1)
+        parts[part][rest] = value
+    sizes: dict[str, Any] = json.loads(read_file(folder / _SIZES))
+    return parts, sizes
+
+
+def _calibration(bundle: Bundle) -> dict[str, Any]:
+    """Return what the calibrate stage had written for the guidance of the release."""
+    manifest = bundle.manifest
+    return {
+        "call_budget": manifest.budget,
+        "prefix_share": manifest.prefix_tokens / manifest.tokens,
+        "temperature": manifest.sampling.temperature,
+        "top_k": manifest.sampling.top_k,
+        "thresholds": {f"{manifest.sampling.guidance:g}": manifest.thresholds},
+    }

@@ -1,6 +1,5 @@
 """Training goes on after a stop as if it had not stopped, and a schedule ends at zero."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +7,13 @@ import pytest
 import torch
 
 from fleet.errors import FleetError, InvalidInputError
-from fleet.models.bundle import CLOUD_FOLDER, VOCABULARY, reference_path
-from fleet.models.caption import CaptionVocabulary, pad_left
+from fleet.models.caption import CaptionVocabulary
 from fleet.models.checkpoint import (
     load_checkpoint,
-    load_tokenizer,
-    load_transformer,
     load_weights,
     save_checkpoint,
 )
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
-from fleet.models.torch_model import CloudModel, load_image_tokenizer
 from fleet.models.transformer import TransformerConfig
 from fleet.training import cloud
 from fleet.training.budget import Budget, learning_rate_factor
@@ -26,7 +21,6 @@ from fleet.training.cloud import CloudRun, Pace, train_step
 from fleet.training.examples import VARIANTS, Examples
 from fleet.training.muon import orthogonalise
 from fleet.training.pictures import Pictures, split_of
-from fleet.training.released import CLOUD_START, unpack_release
 
 CONFIG = TransformerConfig(n_layer=1, n_head=2, dim=16, ffn=24, vocab_size=11, grid=2, n_word=6)
 
@@ -59,29 +53,6 @@ def test_a_resumed_run_has_the_same_losses(
     actual = [train_step(resumed, examples, 1, Pace()) for _ in range(3)]
 
     assert actual == expected
-
-
-def test_training_goes_on_from_a_release(tmp_path: Path) -> None:
-    released = reference_path() / CLOUD_FOLDER
-    shutil.copy(released / VOCABULARY, tmp_path / "vocabulary.json")
-
-    unpack_release(released, tmp_path)
-
-    start = load_transformer(tmp_path / CLOUD_START)
-    words = list(range(2, 8))
-    caption = torch.tensor([pad_left(words)])
-    _, logits = start(torch.tensor([[1, 2, 3]]), caption)
-    model = CloudModel.load(released)
-    _, expected = model.engine.transformer(torch.tensor([[1, 2, 3]]), caption)
-    assert torch.equal(logits, expected)
-    assert load_tokenizer(tmp_path / "tokenizer.pt").config == load_image_tokenizer(released).config
-
-
-def test_a_release_with_other_words_is_refused(tmp_path: Path) -> None:
-    CaptionVocabulary.from_captions(["google: cat"]).save(tmp_path / "vocabulary.json")
-
-    with pytest.raises(InvalidInputError, match="other caption words"):
-        unpack_release(reference_path() / CLOUD_FOLDER, tmp_path)
 
 
 def test_the_rate_warms_up_and_ends_at_zero() -> None:
