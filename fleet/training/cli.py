@@ -10,7 +10,6 @@ import click
 from fleet.prediction import SCORE_NAMES, ScoreName
 
 if TYPE_CHECKING:
-    from fleet.training.device import Arm
     from fleet.training.losses import RobustForm
 
 Command = Callable[..., Any]
@@ -38,6 +37,11 @@ def _sampling(command: Command) -> Command:
     ):
         command = click.option(name, default=default, show_default=True, help=text)(command)
     return command
+
+
+def _disturbed(command: Command) -> Command:
+    text = "Share of the pictures whose history is wrong in places."
+    return click.option("--disturbed", default=0.5, show_default=True, help=text)(command)
 
 
 def _recipe(command: Command) -> Command:
@@ -137,12 +141,7 @@ def unpack(work: Path, family: Path | None) -> None:
     show_default=True,
     help="Share of the time in which pictures are shifted and shrunken too.",
 )
-@click.option(
-    "--disturbed",
-    default=0.7,
-    show_default=True,
-    help="Share of the pictures whose history is wrong in places.",
-)
+@_disturbed
 @click.option("--peak", default=1.0, show_default=True, help="Scales the learning rates.")
 @click.option(
     "--compiled", is_flag=True, help="Compile the model: a fifth faster, needs a C++ compiler."
@@ -165,10 +164,9 @@ def cloud(work: Path, minutes: float, seed: int, **how: Any) -> None:
 @_minutes(18)
 @_seed
 @_recipe
+@_disturbed
 @click.option("--rank", default=32, show_default=True, help="Of the radius; 0: a full matrix.")
-def device(
-    work: Path, minutes: float, seed: int, arm: "Arm", robust: "RobustForm", rank: int
-) -> None:
+def device(work: Path, minutes: float, seed: int, robust: "RobustForm", **recipe: Any) -> None:
     """Train the device model and its interval head from the cloud model."""
     from fleet.models.checkpoint import load_transformer
     from fleet.training.budget import progress_bar
@@ -178,8 +176,8 @@ def device(
 
     teacher = load_transformer(work / "cloud.pt")
     with progress_bar("device") as bar:
-        recipe = Recipe(arm, Robust(robust), rank)
-        train_device(work, load_examples(work), teacher, minutes, seed, bar, recipe)
+        how = Recipe(robust=Robust(robust), **recipe)
+        train_device(work, load_examples(work), teacher, minutes, seed, bar, how)
 
 
 @main.command()

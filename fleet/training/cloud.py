@@ -43,7 +43,7 @@ class Pace:
     """
 
     varied: float = 0.4
-    disturbed: float = 0.7
+    disturbed: float = 0.5
     peak: float = 1.0
     compiled: bool = False
     half: bool = False

@@ -53,11 +53,12 @@ Arm = Literal["sound", "faithful"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which losses train the device model, and the rank of its radius (0: a full matrix)."""
+    """Which losses train the device model, on what, and the rank of its radius (0: full)."""
 
     arm: Arm = "sound"
     robust: Robust = field(default_factory=Robust)
     rank: int = RANK
+    disturbed: float = 0.0
 
 
 def device_config(cloud: TransformerConfig) -> TransformerConfig:
@@ -147,7 +148,8 @@ def train_device(  # noqa: PLR0913 - a stage's own
 ) -> None:
     """Train, or go on training, `device.training.pt`; `device.pt` holds the average."""
     torch.manual_seed(seed)
-    teacher, run = Teacher(cloud, examples), DeviceRun.start(cloud, minutes, recipe)
+    teacher = Teacher(cloud, examples, recipe.disturbed)
+    run = DeviceRun.start(cloud, minutes, recipe)
     checkpoint, curve = work / "device.training.pt", Curve(work / "device.jsonl")
     if checkpoint.exists():
         run.load(checkpoint)

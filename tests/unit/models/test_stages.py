@@ -118,6 +118,21 @@ def test_a_known_picture_has_the_law_it_had(pair: Pair, examples: Examples) -> N
     torch.testing.assert_close(first, again, atol=5e-3, rtol=0)
 
 
+def test_a_disturbed_picture_is_wrong_in_the_same_places_each_time(
+    pair: Pair, examples: Examples
+) -> None:
+    rows, nobody, positions = np.arange(5), torch.zeros(5, dtype=torch.bool), torch.arange(16)
+    true, _ = Teacher(pair.cloud, examples).laws(rows, nobody, positions)
+
+    seen, laws = Teacher(pair.cloud, examples, 1.0).laws(rows, nobody, positions)
+
+    again, _ = Teacher(pair.cloud, examples, 1.0).laws(rows, nobody, positions)
+    assert torch.equal(again.tokens, seen.tokens)
+    assert 0 < (seen.tokens != true.tokens).float().mean() < 0.6
+    expected = pair.cloud(seen.tokens[:, :-1], seen.captions)[1].softmax(dim=-1)
+    torch.testing.assert_close(laws, expected, atol=5e-3, rtol=0)
+
+
 def test_a_device_comes_nearer_to_its_teacher(
     pair: Pair, examples: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
