@@ -5,7 +5,6 @@ rotary cosines and sines are zero. Its tokens therefore attend uniformly, and ev
 sees the whole prefix as one virtual position: key 0, attention bias log(n), the mean of n values.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +29,7 @@ from fleet.models.layers import (
     grid_rotation,
     line_rotation,
 )
+from fleet.models.masks import prefix_bias, prefix_mask, span_bias
 
 ConditionEmbedding = CaptionEmbedding | ClassEmbedding | PromptEmbedding
 
@@ -282,32 +282,6 @@ def rotation_of(config: TransformerConfig) -> Tensor:
         length = config.caption_length + config.n_token
         return line_rotation(length, config.head_dim, config.rope_base)
     return grid_rotation(config.caption_length, config.grid, config.head_dim)
-
-
-def prefix_mask(valid: Tensor, length: int) -> Tensor:
-    """Return what may be attended to [B, 1, length, length]: causal, no padding, always itself."""
-    causal = torch.ones(length, length, dtype=torch.bool, device=valid.device).tril()
-    columns = F.pad(valid, (0, length - valid.shape[1]), value=True)[:, None, :]
-    itself = torch.eye(length, dtype=torch.bool, device=valid.device)
-    return (causal & columns | itself)[:, None]
-
-
-def prefix_bias(valid: Tensor, length: int, weight: int) -> Tensor:
-    """Return the attention bias [B, 1, length, length] where a caption's position counts `weight`.
-
-    Among caption positions alone the weight changes nothing: all have the same.
-    """
-    bias = torch.zeros(length, device=valid.device)
-    bias[: valid.shape[1]] = math.log(weight)
-    return bias.masked_fill(~prefix_mask(valid, length), float("-inf"))
-
-
-def span_bias(log_n: Tensor, past: int, length: int) -> Tensor:
-    """Return the attention bias [B, 1, length, 1 + past + length] of a span after `past` rows."""
-    causal = torch.full((length, length), float("-inf"), device=log_n.device).triu(1)
-    seen = F.pad(causal, (past, 0))[None, None].expand(log_n.shape[0], 1, -1, -1)
-    virtual = log_n[:, None, None, None].expand(-1, 1, length, 1)
-    return torch.cat([virtual, seen], dim=-1)
 
 
 def guide(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tensor:

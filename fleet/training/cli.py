@@ -1,66 +1,16 @@
 """The command that makes the reference family: one verb a stage, each of them resumable."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.training import options
 
 if TYPE_CHECKING:
     from fleet.training.losses import RobustForm
-
-Command = Callable[..., Any]
-
-_work = click.option(
-    "--work",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder of pictures, checkpoints and curves.",
-)
-_seed = click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stage.")
-
-
-def _minutes(default: float) -> Callable[[Command], Command]:
-    text = "Time to spend; a stage that was stopped goes on with what is left of it."
-    return click.option("--minutes", type=float, default=default, show_default=True, help=text)
-
-
-def _sampling(command: Command) -> Command:
-    """Add the options of the sampling a family is released with."""
-    for name, default, text in (
-        ("--top-k", 0, "Codes kept; 0 keeps all."),
-        ("--temperature", 0.6, "Divides the logits."),
-        ("--guidance", 3.0, "Weight of the caption; 1 is none."),
-    ):
-        command = click.option(name, default=default, show_default=True, help=text)(command)
-    return command
-
-
-def _disturbed(command: Command) -> Command:
-    text = "Share of the pictures whose history is wrong in places."
-    return click.option("--disturbed", default=0.5, show_default=True, help=text)(command)
-
-
-def _recipe(command: Command) -> Command:
-    """Add the options that choose the losses of the device."""
-    arms = click.option(
-        "--arm",
-        type=click.Choice(["sound", "faithful"]),
-        default="sound",
-        show_default=True,
-        help="Radii as quantiles of the error; or Inter-DRO as published.",
-    )
-    robust = click.option(
-        "--robust",
-        type=click.Choice(["ball", "penalised", "cvar"]),
-        default="ball",
-        show_default=True,
-        help="Form of the worst case over positions.",
-    )
-    return arms(robust(command))
 
 
 @click.group()
@@ -74,7 +24,7 @@ def main(threads: int) -> None:
 
 
 @main.command()
-@_work
+@options.work
 @click.option(
     "--packages",
     type=click.Path(file_okay=False, path_type=Path),
@@ -91,9 +41,9 @@ def data(work: Path, packages: Path | None) -> None:
 
 
 @main.command()
-@_work
-@_minutes(13)
-@_seed
+@options.work
+@options.minutes(13)
+@options.seed
 def tokenizer(work: Path, minutes: float, seed: int) -> None:
     """Train the image tokenizer."""
     from fleet.training.budget import progress_bar
@@ -105,7 +55,7 @@ def tokenizer(work: Path, minutes: float, seed: int) -> None:
 
 
 @main.command()
-@_work
+@options.work
 def encode(work: Path) -> None:
     """Encode all pictures, and shifted or shrunken variants of them, as tokens."""
     from fleet.models.checkpoint import load_tokenizer
@@ -117,7 +67,7 @@ def encode(work: Path) -> None:
 
 
 @main.command()
-@_work
+@options.work
 @click.option(
     "--family",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -132,16 +82,16 @@ def unpack(work: Path, family: Path | None) -> None:
 
 
 @main.command()
-@_work
-@_minutes(90)
-@_seed
+@options.work
+@options.minutes(90)
+@options.seed
 @click.option(
     "--varied",
     default=0.4,
     show_default=True,
     help="Share of the time in which pictures are shifted and shrunken too.",
 )
-@_disturbed
+@options.disturbed
 @click.option("--peak", default=1.0, show_default=True, help="Scales the learning rates.")
 @click.option(
     "--compiled", is_flag=True, help="Compile the model: a fifth faster, needs a C++ compiler."
@@ -160,11 +110,11 @@ def cloud(work: Path, minutes: float, seed: int, **how: Any) -> None:
 
 
 @main.command()
-@_work
-@_minutes(18)
-@_seed
-@_recipe
-@_disturbed
+@options.work
+@options.minutes(18)
+@options.seed
+@options.recipe
+@options.disturbed
 @click.option("--rank", default=32, show_default=True, help="Of the radius; 0: a full matrix.")
 def device(work: Path, minutes: float, seed: int, robust: "RobustForm", **recipe: Any) -> None:
     """Train the device model and its interval head from the cloud model."""
@@ -181,8 +131,8 @@ def device(work: Path, minutes: float, seed: int, robust: "RobustForm", **recipe
 
 
 @main.command()
-@_work
-@_seed
+@options.work
+@options.seed
 @click.option("--steps", default=300, show_default=True, help="Of each arm.")
 @click.option("--arm", "arms", multiple=True, help="Only this one; may be repeated.")
 def arms(work: Path, seed: int, steps: int, arms: tuple[str, ...]) -> None:
@@ -202,10 +152,10 @@ def arms(work: Path, seed: int, steps: int, arms: tuple[str, ...]) -> None:
 
 
 @main.command()
-@_work
-@_minutes(6)
-@_seed
-@_sampling
+@options.work
+@options.minutes(6)
+@options.seed
+@options.sampling
 @click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
 def adapter(work: Path, minutes: float, seed: int, score: ScoreName, **sampling: Any) -> None:
     """Train the interval feature on drifted histories; run calibrate first."""
@@ -221,9 +171,9 @@ def adapter(work: Path, minutes: float, seed: int, score: ScoreName, **sampling:
 
 
 @main.command()
-@_work
-@_seed
-@_sampling
+@options.work
+@options.seed
+@options.sampling
 def calibrate(work: Path, seed: int, **sampling: Any) -> None:
     """Choose the thresholds for the call budget, and measure the pair on validation pictures."""
     from fleet.training.budget import progress_bar
@@ -235,12 +185,12 @@ def calibrate(work: Path, seed: int, **sampling: Any) -> None:
 
 
 @main.command()
-@_work
+@options.work
 @click.option("--model", type=click.Choice(["cloud", "device"]), default="cloud")
 @click.option("--split", type=click.Choice(["train", "validation"]), default="validation")
 @click.option("--count", type=int, default=12, show_default=True, help="Pictures in a row.")
 @click.option("--top-k", type=int, default=0, help="Codes kept; 0 keeps all.")
-@_seed
+@options.seed
 def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int) -> None:
     """Draw MODEL-sheet.png: real pictures above drawings at guidance 1, 2, 3 and 5."""
     from fleet.training.sheets import draw_sheet
@@ -249,13 +199,13 @@ def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int)
 
 
 @main.command()
-@_work
+@options.work
 @click.option(
     "--family",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Folder of the exported family and its MODEL_CARD.md. Default: the package's own.",
 )
-@_seed
+@options.seed
 def card(work: Path, family: Path | None, seed: int) -> None:
     """Write the tables of MODEL_CARD.md, and its curves, split and sheet of drawings."""
     from fleet.models.bundle import reference_path
@@ -265,7 +215,7 @@ def card(work: Path, family: Path | None, seed: int) -> None:
 
 
 @main.command()
-@_work
+@options.work
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
