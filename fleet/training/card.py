@@ -15,6 +15,7 @@ from fleet.models.image_tokenizer import to_pixels
 from fleet.training.cloud import VALIDATION_PICTURES, validation_loss
 from fleet.training.examples import load_examples
 from fleet.training.pictures import SPLITS, Pictures, load_pictures
+from fleet.training.released import TRAINING_FOLDER
 from fleet.training.sampling import SamplingRule, draw_images
 
 BEGIN, END = "<!-- written by `python -m fleet.training card` -->", "<!-- end -->"
@@ -33,8 +34,11 @@ CAPTIONS = (
     "fluent: cross mark",
     "twitter: woman in tuxedo",
 )
+Row = dict[str, float]
+Box = tuple[float, float, float, float]
+Stage = tuple[str, tuple[tuple[str, str, str], ...]]
 # File, then the curves drawn: title, key, color.
-CURVES = (
+CURVES: tuple[Stage, ...] = (
     ("tokenizer", (("validation PSNR, dB", "psnr_db", "#1f6fb4"),)),
     ("cloud", (("training CE", "loss", "#b0b8c0"), ("validation CE", "validation", "#c43c39"))),
     ("device", (("training KL", "kl", "#b0b8c0"), ("validation KL", "validation_kl", "#c43c39"))),
@@ -42,8 +46,6 @@ CURVES = (
 )
 _PANEL = (520, 260)
 _MARGIN = 36
-Row = dict[str, float]
-Box = tuple[float, float, float, float]
 
 
 def write_card(work: Path, family: Path, seed: int) -> Path:
@@ -100,11 +102,12 @@ def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
 
 
 def draw_curves(work: Path) -> Image.Image:
-    """Plot the curves of the four stages over minutes, a panel each."""
+    """Plot the curves of the stages that were run in `work` over minutes, a panel each."""
     width, height = _PANEL
-    image = Image.new("RGB", (2 * width, 2 * height), "white")
+    stages = _stages(work)
+    image = Image.new("RGB", (2 * width, (len(stages) + 1) // 2 * height), "white")
     pen = ImageDraw.Draw(image)
-    for index, (name, lines) in enumerate(CURVES):
+    for index, (name, lines) in enumerate(stages):
         left, top = width * (index % 2), height * (index // 2)
         rows = _rows(work, name)
         values = [row[key] for row in rows for _, key, _ in lines if key in row]
@@ -119,7 +122,7 @@ def draw_curves(work: Path) -> Image.Image:
         for place, (title, key, color) in enumerate(lines):
             pen.text((box[0] + 90 + 150 * place, top + 8), title, color)
             points = [(row["s"] / rows[-1]["s"], row[key]) for row in rows if key in row]
-            pen.line([_place(box, x, (y - low) / (high - low)) for x, y in points], color, 2)
+            pen.line([_place(box, x, (y - low) / (high - low or 1)) for x, y in points], color, 2)
     return image
 
 
@@ -127,10 +130,16 @@ def _place(box: Box, x: float, y: float) -> tuple[float, float]:
     return box[0] + x * (box[2] - box[0]), box[3] - y * (box[3] - box[1])
 
 
+def _stages(work: Path) -> list[Stage]:
+    """Return the stages with a curve; one whose model was unpacked from a release has none."""
+    stages = [stage for stage in CURVES if (work / f"{stage[0]}.jsonl").exists()]
+    if not stages:
+        raise FleetError(f"no curves in {work}: run a training step first")
+    return stages
+
+
 def _rows(work: Path, name: str) -> list[Row]:
     path = work / f"{name}.jsonl"
-    if not path.exists():
-        raise FleetError(f"no {name}.jsonl in {work}: run the {name} step first")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -183,29 +192,38 @@ def _sizes(work: Path, family: Path) -> str:
         for key in keys:
             count = sum(v.numel() for v in state[key].values() if isinstance(v, torch.Tensor))
             rows.append(f"| {name} {key} | {count:,} |")
-    files = [path for part in ("device", "cloud") for path in sorted((family / part).iterdir())]
+    files = [
+        path
+        for part in ("device", "cloud", TRAINING_FOLDER)
+        for path in sorted((family / part).iterdir())
+    ]
     sizes = [f"| `{p.relative_to(family).as_posix()}` | {p.stat().st_size:,} |" for p in files]
     return _table("| part | numbers |", rows) + "\n\n" + _table("| file | bytes |", sizes)
 
 
 def _training(work: Path) -> str:
     rows = []
-    for name, _ in CURVES:
+    for name, _ in _stages(work):
         curve = _rows(work, name)
         last = {k: v for row in curve[-3:] for k, v in row.items() if k not in ("s", "step")}
         figures = ", ".join(f"{key} {value:g}" for key, value in last.items())
         rows.append(f"| {name} | {curve[-1]['step']} | {curve[-1]['s'] / 60:.1f} | {figures} |")
-    checks = [row for row in _rows(work, "cloud") if "validation" in row]
+    table = _table("| stage | steps | minutes | last figures |", rows)
+    return f"{table}\n\n{_cloud(work)}" if (work / "cloud.jsonl").exists() else table
+
+
+def _cloud(work: Path) -> str:
+    rows = _rows(work, "cloud")
+    checks = [row for row in rows if "validation" in row]
     best = min(checks, key=lambda row: row["validation"])
-    losses = [row["loss"] for row in _rows(work, "cloud") if "loss" in row][-20:]
+    losses = [row["loss"] for row in rows if "loss" in row][-20:]
     return (
-        _table("| stage | steps | minutes | last figures |", rows)
-        + f"\n\nCloud: best validation CE {best['validation']:g} at step {best['step']}, last "
-        + f"{checks[-1]['validation']:g} at step {checks[-1]['step']}; mean training CE of the "
-        + f"last {len(losses)} logged batches {sum(losses) / len(losses):.2f}. "
-        + f"CE on {VALIDATION_PICTURES} training pictures as they are: "
-        + f"last average {_known_loss(work, 'cloud.pt'):.3f}, "
-        + f"best {_known_loss(work, 'cloud.best.pt'):.3f}."
+        f"Cloud: best validation CE {best['validation']:g} at step {best['step']}, last "
+        f"{checks[-1]['validation']:g} at step {checks[-1]['step']}; mean training CE of the "
+        f"last {len(losses)} logged batches {sum(losses) / len(losses):.2f}. "
+        f"CE on {VALIDATION_PICTURES} training pictures as they are: "
+        f"last average {_known_loss(work, 'cloud.pt'):.3f}, "
+        f"best {_known_loss(work, 'cloud.best.pt'):.3f}."
     )
 
 

@@ -31,6 +31,17 @@ def test_curves_show_every_stage(tmp_path: Path) -> None:
     assert {(0xC4, 0x3C, 0x39), (0x1F, 0x6F, 0xB4)} <= shown
 
 
-def test_a_stage_that_has_not_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match="tokenizer"):
+def test_a_stage_without_a_curve_has_no_panel(tmp_path: Path) -> None:
+    row = {"step": 1, "s": 1.0, "loss": 2.0, "validation": 3.0}
+    (tmp_path / "cloud.jsonl").write_text("\n".join([json.dumps(row)] * 2))
+
+    one = draw_curves(tmp_path)
+
+    (tmp_path / "tokenizer.jsonl").write_text(json.dumps({"step": 1, "s": 1.0, "psnr_db": 20.0}))
+    (tmp_path / "device.jsonl").write_text(json.dumps({**row, "kl": 1.0, "validation_kl": 1.2}))
+    assert draw_curves(tmp_path).height == 2 * one.height
+
+
+def test_a_folder_without_curves_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="no curves"):
         draw_curves(tmp_path)
