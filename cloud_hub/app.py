@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from cloud_hub.engine.steps import Task
 from cloud_hub.intake import Intake
 from cloud_hub.late_checks import LateChecks
 from cloud_hub.notices import Notices
+from cloud_hub.rounds import scheduling
+from cloud_hub.rounds.conditions import Serving
 from cloud_hub.settings import EngineSettings, HubSettings
 from cloud_hub.spot_checks import Codes, SpotChecks
 from cloud_hub.store import revision
@@ -111,6 +114,7 @@ async def serve(
             late = LateChecks(engine, hub.service, notices, settings.engine.check_share)
             work["late checks"] = late.run()
             work["care"] = caring.run(hub.database, settings.store)
+            work["round schedule"] = _schedule(settings, transport, hub, hub.database)
             work |= await _record(settings, transport, hub.database, notices, late, stack)
         try:
             async with asyncio.TaskGroup() as group:
@@ -154,6 +158,25 @@ async def _verify(  # the parts of a worker
 def _checks(settings: HubSettings, hub: Hub, notices: Notices) -> SpotChecks:
     share, version = settings.engine.check_share, hub.identity.cloud_version
     return SpotChecks(share, hub.codes, version, notices)
+
+
+def _schedule(
+    settings: HubSettings, transport: Transport, hub: Hub, database: Database
+) -> Coroutine[Any, Any, None]:
+    serving = Serving(hub.identity.cloud_version, settings.engine.law_share)
+    bundle = partial(device_bundle, settings.model)
+    return scheduling.run(scheduling.Hub(transport, database, serving, bundle))
+
+
+def device_bundle(model: Path | None, folder: Path | None = None) -> Bundle:
+    """The device bundle in `folder`, or the one beside the cloud model.
+
+    Raises:
+        BundleError: There is none, or it is not what was signed.
+    """
+    beside = model.parent if model else reference_path()
+    path = folder or beside / DEVICE_FOLDER
+    return Bundle.open(path, path.parent / PUBLIC_KEY)
 
 
 async def _record(

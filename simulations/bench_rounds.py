@@ -15,9 +15,9 @@ from fleet.federation.client_app import HEAD_FILE, app
 from fleet.federation.ledger import Commit, FolderLedger
 from fleet.federation.local_grid import LocalGrid
 from fleet.federation.plan import Plan
-from fleet.federation.round import Task
 from fleet.federation.rounds import Rounds
 from fleet.federation.samples import RingShape, SampleRing, Samples
+from fleet.federation.task import Task
 from fleet.models.head_weights import HeadWeights
 
 CODES, DIM, RANK, KEPT, SAMPLES = 64, 16, 8, 16, 100

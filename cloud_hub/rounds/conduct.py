@@ -5,26 +5,29 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
 from cloud_hub.rounds.exchange import Exchange
 from cloud_hub.rounds.grid import MqttGrid
-from fleet.federation.collect import Watch
+from fleet.federation.collect import NOBODY, Observer
 from fleet.federation.flower import HUB_NODE
 from fleet.federation.ledger import Commit, Ledger
 from fleet.federation.plan import Plan
 from fleet.federation.server_app import server_app
+from fleet.federation.task import Task
 from fleet.transport.base import Transport
 
 
 async def conduct(
     transport: Transport,
     name: str,
-    config: Mapping[str, Any],  # of the run: the plan's fields, `head`, perhaps `holdout`
+    config: Mapping[str, Any],  # the plan's, and, without a task, `head` and perhaps `holdout`
     ledger: Ledger,
-    watch: Watch = lambda _: None,
+    observer: Observer = NOBODY,
+    task: Task | None = None,
 ) -> Commit | None:
     """Runs what the ledger lacks of the plan's rounds; the last round that ended.
 
@@ -33,6 +36,7 @@ async def conduct(
 
     Raises:
         InvalidInputError: The plan or the head cannot be used.
+        Stopped: The observer said so.
     """
     plan = Plan.from_config(config)
     exchange, is_cancelled = Exchange(transport), threading.Event()
@@ -44,7 +48,8 @@ async def conduct(
                 await exchange.wait_nodes(plan.least_nodes)
         run, loop = run_number(name), asyncio.get_running_loop()
         grid = MqttGrid(exchange, loop, run=run, deadline_s=plan.deadline_s)
-        app = server_app(ledger, watch, is_cancelled.is_set)
+        watching = replace(observer, stopped=lambda: is_cancelled.is_set() or observer.stopped())
+        app = server_app(ledger, task, watching)
         context = Context(run, HUB_NODE, {}, RecordDict(), dict(config))
         await asyncio.to_thread(app, grid=grid, context=context)
     finally:

@@ -81,8 +81,7 @@ class MqttGrid(NamedRunGrid):
     ) -> Iterable[Message]:
         """See `Grid`."""
         wait = Patience(timeout or self._deadline_s, 1.0, 0.0)
-        way = Way(self, lambda _: None, lambda: False)
-        return list(collect(way, messages, wait, 0, "").values())
+        return list(collect(Way(self), messages, wait, 0, "").values())
 
     def _task(self, message: Message, body: str, size: int) -> RoundTask:
         meta = message.metadata

@@ -12,7 +12,7 @@ from cloud_hub.store.tables import GenerationRow, SumRow
 from fleet.definitions import DECISIONS, RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 
-EDITION = 2
+EDITION = 3
 
 _PACKED = {"scores", "decisions", "confidences"}
 _SPAN = "node_id, device_version, cloud_version, policy"
@@ -83,8 +83,10 @@ def _queries(dialect: str) -> dict[str, str]:
         f" CASE decision {_decisions()} END AS decision, confidence FROM token",
         "v_node": "SELECT * FROM node",
         "v_threshold": "SELECT * FROM threshold",
-        "v_round": "SELECT r.*, p.node_id, p.state AS node_state, p.reason, p.examples, p.norm"
-        " FROM round r LEFT JOIN round_participant p ON p.round_id = r.round_id",
+        "v_round": "SELECT r.run_id, r.number, r.outcome, r.reason, r.figures, r.opened_at,"
+        " r.ended_at, r.duration_s, p.node_id, p.part, p.reason AS node_reason, p.examples,"
+        " p.weight, p.loss_before, p.loss_after, p.bytes_down, p.bytes_up FROM round r"
+        " LEFT JOIN round_participant p ON p.run_id = r.run_id AND p.number = r.number",
         "v_rollout": "SELECT r.*, n.node_id, n.stage, n.state AS node_state,"
         " n.reason AS node_reason FROM rollout r"
         " LEFT JOIN rollout_node n ON n.rollout_id = r.rollout_id",

@@ -45,13 +45,23 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who looks at a run from outside: told what it waits for, and asked whether it shall stop."""
+
+    watch: Watch = lambda _: None
+    stopped: Callable[[], bool] = lambda: False
+
+
+NOBODY = Observer()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """How a round reaches its nodes, and how it is watched and stopped."""
+    """How a round reaches its nodes, and who looks at it."""
 
     grid: Grid
-    watch: Watch
-    stopped: Callable[[], bool]
+    observer: Observer = NOBODY
 
 
 def collect(
@@ -80,8 +90,8 @@ def collect(
         if not has_quorum and len(answers) >= enough:
             has_quorum, until = True, min(until, now + patience.grace_s)
         left_s = max(until - now, 0.0)
-        way.watch(Progress(number, phase, len(asked), tuple(waiting.values()), left_s))
-        if way.stopped():
+        way.observer.watch(Progress(number, phase, len(asked), tuple(waiting.values()), left_s))
+        if way.observer.stopped():
             raise Stopped(f"round {number} was stopped: resume it with what has been answered")
         if not left_s:
             break

@@ -58,6 +58,38 @@ class Plan:
             given[each.name] = kind(value)
         return cls(**given)
 
+    @classmethod
+    def from_fields(cls, values: Mapping[str, Any]) -> "Plan":
+        """A plan of some of its fields, the others at their defaults.
+
+        Raises:
+            InvalidInputError: There is no such field, or its value cannot be used.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise InvalidInputError(
+                    f"a run of rounds has no {name!r}: take some of {', '.join(known)}"
+                )
+        return cls.from_config({name.replace("_", "-"): value for name, value in values.items()})
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> "Plan":
+        """A plan of fields as a person writes them; see `from_fields`."""
+        plain = cls()
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            kind = type(getattr(plain, name, ""))
+            try:
+                values[name] = kind(text)
+            except ValueError as error:
+                raise InvalidInputError(f"{name} is {text!r}: give it a {kind.__name__}") from error
+        return cls.from_fields(values)
+
+    def to_config(self) -> dict[str, Any]:
+        """The run configuration that `from_config` reads."""
+        return {each.name.replace("_", "-"): getattr(self, each.name) for each in fields(self)}
+
     def __post_init__(self) -> None:
         for name in ("rounds", "steps", "batch", "least_nodes", "least_samples", "deadline_s"):
             if getattr(self, name) <= 0:

@@ -2,40 +2,32 @@
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fleet.federation import codec, gate
-from fleet.federation.client_app import ABOUT, ARRAYS, CONFIG, METRICS
-from fleet.federation.cohort import Ability, Shape, Wanted, choose
+from fleet.federation.answers import ability_of, reply_of, score_of, used, weighed
+from fleet.federation.client_app import CONFIG
+from fleet.federation.cohort import Ability, Wanted, choose
 from fleet.federation.collect import Patience, Way, collect
 from fleet.federation.head import HeadChange, main_directions, no_change
 from fleet.federation.ledger import Commit, Opening, Participant
+from fleet.federation.part_of_grid import PartOfGrid
 from fleet.federation.plan import Plan
-from fleet.federation.samples import Samples
 from fleet.federation.strategies import Privacy, accountant_of, make_strategy, restore, state_of
+from fleet.federation.task import Task
 from fleet.federation.train import evaluate
 from fleet.federation.validate import Score, Verdict, judge
 from fleet.federation.weigh import node_weights
-from fleet.models.head_weights import HeadWeights
 
 Arrays = Mapping[str, NDArray[Any]]
 
 _WIRE = np.float16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """The head whose change is trained, and the hub's own samples to validate with, if any."""
-
-    head: HeadWeights
-    holdout: Samples | None = None
 
 
 class _Skipped(Exception):
@@ -63,7 +55,7 @@ class Round:
         nodes = sorted(grid.get_node_ids())
         questions = [Message(content, node, MessageType.QUERY) for node in nodes]
         answers = self._ask(questions, "query", plan.query_s)
-        found = {node: _ability(node, answers.get(node)) for node in nodes}
+        found = {node: ability_of(node, answers.get(node)) for node in nodes}
         able = [each for each in found.values() if isinstance(each, Ability)]
         unable = {node: each for node, each in found.items() if isinstance(each, str)}
         seed = plan.seed + self._number
@@ -99,13 +91,13 @@ class Round:
         admitted, out = self._admit(opening, messages, answers)
         self._need(len(admitted), "answers count", out)
         weights = self._weigh(admitted)
-        record, _ = strategy.aggregate_train(self._number, _weighed(messages, admitted, weights))
+        record, _ = strategy.aggregate_train(self._number, weighed(messages, admitted, weights))
         if record is None:
             raise _Skipped("a private round needs an answer of each of its nodes", out)
         found = codec.from_record(record)
         candidate = {name: np.asarray(value, np.float32) for name, value in found.items()}
         after, verdict = self._validate(strategy, candidate, admitted, answers)
-        used = _used(admitted, weights, after)
+        counted = used(admitted, weights, after)
         kept = verdict.is_kept
         return replace(
             unchanged,
@@ -114,7 +106,7 @@ class Round:
             change=candidate if kept else unchanged.change,
             strategy_state=state_of(strategy) if kept else unchanged.strategy_state,
             accountant=accountant_of(strategy),
-            participants=(*opening.set_aside, *out, *used),
+            participants=(*opening.set_aside, *out, *counted),
             figures=verdict.figures,
         )
 
@@ -138,7 +130,7 @@ class Round:
         return strategy
 
     def _instructions(self, strategy: Strategy, opening: Opening) -> list[Message]:
-        view = _Cohort(self._way.grid, [each.node for each in opening.cohort])
+        view = PartOfGrid(self._way.grid, [each.node for each in opening.cohort])
         record = codec.to_record(self._start)
         return list(strategy.configure_train(self._number, record, self._config, view))
 
@@ -156,7 +148,7 @@ class Round:
             elif answer.has_error():
                 out.append(Participant(node, "failed", answer.error.reason or "no reason"))
             else:
-                replies.append(_reply(node, answer))
+                replies.append(reply_of(node, answer))
         announced = {each.node: each.samples for each in opening.cohort}
         admitted, refused = gate.examine(self._start, replies, announced, self._plan.limits)
         return admitted, [
@@ -180,12 +172,12 @@ class Round:
     ) -> tuple[dict[int, Score], Verdict]:
         if not all(np.isfinite(value).all() for value in candidate.values()):
             return {}, Verdict(False, "the aggregate holds numbers that are not finite")
-        view = _Cohort(self._way.grid, [each.node for each in admitted])
+        view = PartOfGrid(self._way.grid, [each.node for each in admitted])
         record = codec.to_record(_half(candidate))
         messages = strategy.configure_evaluate(self._number, record, self._config, view)
         answers = self._ask(messages, "validate", self._plan.deadline_s)
-        before = {each.node: _score(trained[each.node], "-before") for each in admitted}
-        after = {node: _score(answer, "") for node, answer in answers.items()}
+        before = {each.node: score_of(trained[each.node], "-before") for each in admitted}
+        after = {node: score_of(answer, "") for node, answer in answers.items()}
         sound = {node: score for node, score in after.items() if score is not None}
         known = {node: score for node, score in before.items() if score is not None}
         return sound, judge(known, sound, self._holdout(candidate), self._plan.least_gain)
@@ -229,37 +221,6 @@ class Round:
         return collect(self._way, messages, patience, self._number, phase)
 
 
-class _Cohort(Grid):
-    """The part of a grid that a strategy asks: who there is."""
-
-    def __init__(self, grid: Grid, nodes: list[int]) -> None:
-        self._grid, self._nodes = grid, nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._nodes
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        return self._grid.create_message(*args, **options)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self._grid.send_and_receive(messages, timeout=timeout)
-
-
 def _half(arrays: Arrays) -> dict[str, NDArray[np.float16]]:
     return {name: value.astype(_WIRE) for name, value in arrays.items()}
 
@@ -269,76 +230,3 @@ def _seed_generators(opening: Opening) -> None:
     seed = np.random.SeedSequence([opening.seed, opening.number]).generate_state(1)[0]
     random.seed(int(seed))
     np.random.seed(int(seed))
-
-
-def _ability(node: int, answer: Message | None) -> Ability | str:
-    """What a node could do, or why it does not take part."""
-    if answer is None:
-        return "did not say what it could do"
-    if answer.has_error():
-        return str(answer.error.reason)
-    try:
-        about = answer.content.config_records[ABOUT]
-        counts = answer.content.metric_records[METRICS]
-        shape = Shape(
-            str(about["backbone"]),
-            str(about["head"]),
-            int(about["codes"]),  # type: ignore[arg-type]
-            int(about["dim"]),  # type: ignore[arg-type]
-            int(about["radius-rank"]),  # type: ignore[arg-type]
-        )
-        return Ability(node, shape, int(counts["samples"]), int(counts["held-out"]))  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError) as error:
-        return f"said nothing usable of itself: {error!r}"
-
-
-def _reply(node: int, answer: Message) -> gate.Reply:
-    arrays = answer.content.array_records.get(ARRAYS)
-    metrics = answer.content.metric_records.get(METRICS)
-    return gate.Reply(
-        node,
-        codec.from_record(arrays) if arrays is not None else {},
-        dict(metrics) if metrics is not None else {},
-    )
-
-
-def _weighed(
-    messages: list[Message], admitted: list[gate.Admitted], weights: NDArray[np.float64]
-) -> list[Message]:
-    """The replies as a strategy aggregates them: in fp32, by node, with our weights."""
-    asked = {message.metadata.dst_node_id: message for message in messages}
-    replies = []
-    for each, weight in zip(admitted, weights, strict=True):
-        arrays = {name: value.astype(np.float32) for name, value in each.arrays.items()}
-        metrics: dict[str, Any] = {"num-examples": float(weight), "loss-before": each.loss_before}
-        content = RecordDict({ARRAYS: codec.to_record(arrays), METRICS: MetricRecord(metrics)})
-        replies.append(Message(content, reply_to=asked[each.node]))
-    return replies
-
-
-def _score(answer: Message, suffix: str) -> Score | None:
-    if answer.has_error():
-        return None
-    metrics = answer.content.metric_records.get(METRICS, MetricRecord())
-    found = [metrics.get(f"{name}{suffix}") for name in ("loss", "tv")]
-    if not all(isinstance(value, float) and np.isfinite(value) for value in found):
-        return None
-    return Score(*found)  # type: ignore[arg-type]
-
-
-def _used(
-    admitted: list[gate.Admitted], weights: NDArray[np.float64], after: Mapping[int, Score]
-) -> list[Participant]:
-    shares = weights / weights.sum()
-    return [
-        Participant(
-            node=each.node,
-            part="used",
-            reason=each.note,
-            examples=each.examples,
-            weight=float(share),
-            loss_before=each.loss_before,
-            loss_after=after[each.node].loss if each.node in after else 0.0,
-        )
-        for each, share in zip(admitted, shares, strict=True)
-    ]

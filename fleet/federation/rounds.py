@@ -1,16 +1,16 @@
 """The loop over rounds: ours, since Flower's has no quorum, no resume and no gate."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from fleet.federation.collect import Watch, Way
+from fleet.federation.collect import NOBODY, Observer, Way
 from fleet.federation.ledger import Commit, Ledger
 from fleet.federation.plan import Plan
-from fleet.federation.round import Round, Task
+from fleet.federation.round import Round
+from fleet.federation.task import Task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,14 +21,13 @@ class Rounds:
     task: Task
     plan: Plan
     ledger: Ledger
-    watch: Watch = lambda _: None
-    stopped: Callable[[], bool] = lambda: False
+    observer: Observer = NOBODY
 
     def run(self) -> Commit | None:
         """Runs what is missing of the plan's rounds; the last round.
 
         Raises:
-            Stopped: `stopped` said so; the next run takes up the round that was opened.
+            Stopped: The observer said so; the next run takes up the round that was opened.
         """
         while (number := self._done + 1) <= self.plan.rounds:
             self._run_one(number)
@@ -41,7 +40,7 @@ class Rounds:
 
     def _run_one(self, number: int) -> None:
         begin = time.monotonic()
-        way = Way(self.grid, self.watch, self.stopped)
+        way = Way(self.grid, self.observer)
         current = Round(way, self.task, self.plan, self.ledger.last(), number)
         opening = self.ledger.opened()
         if opening is None:

@@ -4,42 +4,45 @@ The run's configuration names the plan (`fleet.federation.plan`), the head (`hea
 folder of the rounds (`ledger`), and the hub's own samples to validate with (`holdout`), if any.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fleet.errors import InvalidInputError
-from fleet.federation.collect import Watch
+from fleet.federation.collect import NOBODY, Observer
 from fleet.federation.ledger import FolderLedger, Ledger
 from fleet.federation.plan import Plan
-from fleet.federation.round import Task
 from fleet.federation.rounds import Rounds
 from fleet.federation.samples import SampleRing
+from fleet.federation.task import Task
 from fleet.models.head_weights import HeadWeights
 
 
 def server_app(
     ledger: Ledger | None = None,
-    watch: Watch = lambda _: None,
-    stopped: Callable[[], bool] = lambda: False,
+    task: Task | None = None,
+    observer: Observer = NOBODY,
 ) -> ServerApp:
-    """An app that keeps its rounds in `ledger`, or in the folder that its run names."""
+    """An app that trains `task` and keeps its rounds in `ledger`, or what its run names."""
     made = ServerApp()
 
     @made.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         kept = ledger or FolderLedger(Path(_named(context, "ledger")))
-        holdout = None
-        if "holdout" in config:
-            holdout = SampleRing.open(Path(str(config["holdout"]))).read()
-            holdout = holdout[holdout.has_law]
-        task = Task(HeadWeights.load(Path(_named(context, "head"))), holdout)
-        Rounds(grid, task, Plan.from_config(config), kept, watch, stopped).run()
+        trained = task or _task(context)
+        Rounds(grid, trained, Plan.from_config(config), kept, observer).run()
 
     return made
+
+
+def _task(context: Context) -> Task:
+    holdout = None
+    if "holdout" in context.run_config:
+        holdout = SampleRing.open(Path(_named(context, "holdout"))).read()
+        holdout = holdout[holdout.has_law]
+    return Task(HeadWeights.load(Path(_named(context, "head"))), holdout)
 
 
 def _named(context: Context, name: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ class HeadWeights:
 
     def save(self, path: Path) -> None:
         """Writes the arrays beside their place and moves them there."""
-        partial = path.with_name(path.name + ".partial.npz")
-        np.savez(partial, **{name: getattr(self, name) for name in _ARRAYS})
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as stream:
+            stream.write(self.to_bytes())
         partial.replace(path)
 
     @classmethod
@@ -72,10 +74,28 @@ class HeadWeights:
             InvalidInputError: The file is missing or not a head's.
         """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            return cls.from_bytes(path.read_bytes())
+        except (OSError, InvalidInputError) as error:
+            raise InvalidInputError(f"{path} does not hold the weights of a head") from error
+
+    def to_bytes(self) -> bytes:
+        """The arrays as an npz."""
+        stream = BytesIO()
+        np.savez(stream, **{name: getattr(self, name) for name in _ARRAYS})
+        return stream.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "HeadWeights":
+        """Reads what `to_bytes` gave.
+
+        Raises:
+            InvalidInputError: It is something else.
+        """
+        try:
+            with np.load(BytesIO(data), allow_pickle=False) as arrays:
                 return cls(*(arrays[name].astype(np.float32) for name in _ARRAYS))
         except (OSError, KeyError, ValueError) as error:
-            raise InvalidInputError(f"{path} does not hold the weights of a head") from error
+            raise InvalidInputError("these are not the weights of a head") from error
 
 
 def head_of(graph: bytes) -> HeadWeights:

@@ -10,8 +10,6 @@ from cloud_hub.store.tables.learning import (
     ModelVersionRow,
     RolloutNodeRow,
     RolloutRow,
-    RoundParticipantRow,
-    RoundRow,
     ThresholdRow,
 )
 from cloud_hub.store.tables.nodes import BootRow, NodeRow, NodeStateRow
@@ -20,6 +18,13 @@ from cloud_hub.store.tables.pictures import (
     RejectedRecordRow,
     SpotCheckRow,
     TokenRow,
+)
+from cloud_hub.store.tables.rounds import (
+    RoundLockRow,
+    RoundParticipantRow,
+    RoundRow,
+    RoundRunRow,
+    RoundScheduleRow,
 )
 from cloud_hub.store.tables.sums import CheckSumRow, HistogramRow, ScoreSumRow, SumRow
 
@@ -36,8 +41,11 @@ __all__ = [
     "RejectedRecordRow",
     "RolloutNodeRow",
     "RolloutRow",
+    "RoundLockRow",
     "RoundParticipantRow",
     "RoundRow",
+    "RoundRunRow",
+    "RoundScheduleRow",
     "ScoreSumRow",
     "SpotCheckRow",
     "SumRow",

@@ -1,4 +1,4 @@
-"""What the fleet learned and decided: thresholds, model versions, rounds, rollouts, the audit."""
+"""What the fleet learned and decided: thresholds, model versions, rollouts, the audit."""
 
 from datetime import datetime
 from typing import Any
@@ -35,44 +35,9 @@ class ModelVersionRow(Base):
     kind: Mapped[str] = mapped_column(String(16))  # device or cloud
     family: Mapped[str] = mapped_column(String(64))
     parent: Mapped[str] = mapped_column(String(64))  # the version it was trained from, or empty
-    round_id: Mapped[str] = mapped_column(String(64))  # the round that made it, or empty
+    round_id: Mapped[str] = mapped_column(String(64))  # the run of rounds that made it, or empty
     made_at: Mapped[datetime]
     facts: Mapped[dict[str, Any]]  # sizes, hashes, figures of its evaluation
-
-
-class RoundRow(Base):
-    """A federated round."""
-
-    __tablename__ = "round"
-
-    round_id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    number: Mapped[int]
-    state: Mapped[str] = mapped_column(String(16))  # open, aggregating, done, insufficient, failed
-    base_version: Mapped[str] = mapped_column(String(64))
-    result_version: Mapped[str] = mapped_column(String(64))  # empty until there is one
-    settings: Mapped[dict[str, Any]]
-    figures: Mapped[dict[str, Any]]
-    opened_at: Mapped[datetime]
-    deadline_at: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
-
-
-class RoundParticipantRow(Base):
-    """A node in a round, and what became of its update: taken, or rejected for a reason."""
-
-    __tablename__ = "round_participant"
-
-    round_id: Mapped[str] = mapped_column(
-        ForeignKey("round.round_id", ondelete="CASCADE"), primary_key=True
-    )
-    node_id: Mapped[str] = mapped_column(String(63), primary_key=True)
-    state: Mapped[str] = mapped_column(String(16))  # asked, training, taken, rejected, silent
-    reason: Mapped[str] = mapped_column(Text)  # of a rejection
-    examples: Mapped[int]
-    norm: Mapped[float | None]
-    bytes: Mapped[int]
-    asked_at: Mapped[datetime]
-    answered_at: Mapped[datetime | None]
 
 
 class RolloutRow(Base):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from cloud_hub.rounds.conduct import conduct
-from fleet.federation.collect import Progress
+from fleet.federation.collect import Observer, Progress
 from fleet.federation.ledger import FolderLedger
 from fleet.transport.broker import BrokerSettings
 from fleet.transport.mqtt import connect
@@ -22,7 +22,7 @@ async def main(port: int, folder: Path) -> None:
     config = json.loads((folder / "plan.json").read_text())
     broker = BrokerSettings(host="127.0.0.1", port=port, **QUICK)
     async with connect(broker, client_id="hub-rounds", wait=True) as transport:
-        await conduct(transport, "toy", config, FolderLedger(folder / "ledger"), show)
+        await conduct(transport, "toy", config, FolderLedger(folder / "ledger"), Observer(show))
 
 
 if __name__ == "__main__":

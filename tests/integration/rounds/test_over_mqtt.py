@@ -20,8 +20,8 @@ from fleet.federation import client_app
 from fleet.federation.ledger import Commit, FolderLedger
 from fleet.federation.local_grid import LocalGrid
 from fleet.federation.plan import Plan
-from fleet.federation.round import Task
 from fleet.federation.rounds import Rounds
+from fleet.federation.task import Task
 from fleet.ids import NodeId
 from tests.services import Mosquitto
 from tests.unit.federation.toy import PLAN as TOY_PLAN

@@ -12,14 +12,14 @@ from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 
 from fleet.federation import client_app, codec, server_app
-from fleet.federation.collect import Progress, Stopped
+from fleet.federation.collect import Observer, Progress, Stopped
 from fleet.federation.head import HeadChange, changed, main_directions, no_change
 from fleet.federation.ledger import Commit, FolderLedger
 from fleet.federation.local_grid import Fault, LocalGrid
 from fleet.federation.plan import Plan
-from fleet.federation.round import Task
 from fleet.federation.rounds import Rounds
 from fleet.federation.strategies import TrimmedMean, weighted_trimmed_mean
+from fleet.federation.task import Task
 from fleet.federation.train import Recipe, evaluate, train, whole_law
 from tests.unit.federation.toy import (
     PLAN,
@@ -244,7 +244,7 @@ def test_a_quorum_gives_the_others_a_grace_only(tmp_path: Path) -> None:
     phases: list[Progress] = []
     nodes = make_nodes(tmp_path, range(4))
 
-    (commit,) = run(tmp_path, nodes, plan, node_one_is_silent, watch=phases.append)
+    (commit,) = run(tmp_path, nodes, plan, node_one_is_silent, observer=Observer(phases.append))
 
     assert commit.outcome == "kept"
     last = [each for each in phases if each.phase == "train"][-1]
@@ -266,7 +266,7 @@ def test_a_stopped_round_is_taken_up_with_the_same_nodes_and_bits(tmp_path: Path
             seen.append(f"{progress.number} {progress.phase}")
 
         with pytest.raises(Stopped, match="round 2 was stopped"):
-            run(folder, nodes, watch=watch, stopped=stopped)
+            run(folder, nodes, observer=Observer(watch, stopped))
         commits = run(folder, nodes)
 
         for one, other in zip(commits, whole, strict=True):

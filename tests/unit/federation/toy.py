@@ -1,6 +1,7 @@
 """A toy fleet: a head, a cloud whose law it has drifted from, and nodes with samples of it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from fleet.federation.client_app import HEAD_FILE
 from fleet.federation.plan import Plan
-from fleet.federation.samples import RingShape, SampleRing, Samples
+from fleet.federation.samples import RingShape, SampleRing, Samples, cloud_number
 from fleet.models.head_weights import HeadWeights
 
 CODES, DIM, RANK, KEPT = 16, 8, 3, 6
@@ -60,9 +61,12 @@ def toy_shape(backbone: str = "backbone") -> RingShape:
     return RingShape(backbone, DIM, CODES, KEPT, 1000)
 
 
-def make_node(folder: Path, seed: int, count: int = 150) -> dict[str, Any]:
+def make_node(folder: Path, seed: int, count: int = 150, cloud: str = "") -> dict[str, Any]:
     """A node's folder, and the configuration that names it."""
-    SampleRing.create(folder, toy_shape()).append(toy_samples(seed, count))
+    samples = toy_samples(seed, count)
+    if cloud:
+        samples = replace(samples, cloud=np.full(count, cloud_number(cloud), np.uint32))
+    SampleRing.create(folder, toy_shape()).append(samples)
     toy_head().save(folder / HEAD_FILE)
     return {"folder": str(folder)}
 

@@ -1,0 +1,260 @@
+"""`cloud_hub rounds`: start, watch, stop and resume federated rounds."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloud_hub.cli_query import config_option, url_of
+from fleet.errors import InvalidInputError
+from fleet.process import command_errors, run_until_signal
+
+if TYPE_CHECKING:
+    from cloud_hub.rounds.telling import Told
+    from cloud_hub.settings import HubSettings
+    from cloud_hub.store.database import Database
+    from cloud_hub.store.rounds import Run
+    from cloud_hub.store.schedule import Kind
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def rounds() -> None:
+    """Train the devices' heads in federated rounds; docs/rounds.md."""
+
+
+@rounds.command()
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE...]")
+@click.option("--name", help="Of the run. Default: made of the date.")
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Device bundle whose head is trained. Default: the one beside the cloud model.",
+)
+@config_option
+@command_errors
+def start(
+    changes: tuple[str, ...], name: str | None, bundle: Path | None, config: Path | None
+) -> None:
+    """Begin a run of rounds and conduct it here, as in `rounds start rounds=3 steps=40`.
+
+    docs/rounds.md has every KEY. Ctrl-C stops the run; `rounds resume` goes on with it.
+    """
+    from cloud_hub.app import device_bundle
+    from cloud_hub.rounds import running
+    from fleet.federation.plan import Plan
+
+    settings = _settings(config)
+    plan = Plan.from_texts(_texts(changes))
+    named = name or running.new_name(datetime.now(UTC))
+    with _database(config) as database:
+        running.begin(database, named, plan, device_bundle(settings.model, bundle), "by hand")
+        _conduct(settings, database, named)
+
+
+@rounds.command()
+@click.argument("run_id", metavar="RUN")
+@config_option
+@command_errors
+def resume(run_id: str, config: Path | None) -> None:
+    """Go on with a run that was stopped, or whose process died; nobody trains twice."""
+    with _database(config) as database:
+        _conduct(_settings(config), database, run_id)
+
+
+@rounds.command()
+@click.argument("run_id", metavar="RUN")
+@config_option
+@command_errors
+def stop(run_id: str, config: Path | None) -> None:
+    """Ask whoever conducts a run to stop; it can be resumed."""
+    from cloud_hub.rounds import running
+
+    with _database(config) as database:
+        running.ask_to_stop(database, run_id)
+    click.echo(f"{run_id} stops within some seconds; `cloud_hub rounds resume {run_id}` goes on")
+
+
+@rounds.command("list")
+@_json
+@config_option
+@command_errors
+def list_runs(as_json: bool, config: Path | None) -> None:
+    """One line a run, the newest first."""
+    from cloud_hub.rounds import telling
+    from cloud_hub.store import rounds as store
+
+    now = datetime.now(UTC)
+    with _database(config) as database, database.read() as connection:
+        found = store.runs(connection, now)
+    if as_json:
+        click.echo(json.dumps([telling.run_fields(run) for run in found], indent=2))
+    else:
+        for line in telling.run_lines(found):
+            click.echo(line)
+
+
+@rounds.command()
+@click.argument("run_id", metavar="RUN")
+@_json
+@config_option
+@command_errors
+def show(run_id: str, as_json: bool, config: Path | None) -> None:
+    """A run: who is awaited and until when, each round, and what became of each node."""
+    from cloud_hub.rounds import telling
+    from cloud_hub.store import rounds as store
+
+    now = datetime.now(UTC)
+    with _database(config) as database, database.read() as connection:
+        run, ended = store.run_of(connection, run_id, now), store.rounds_of(connection, run_id)
+    if as_json:
+        fields = {**telling.run_fields(run), "rounds": [telling.round_fields(r) for r in ended]}
+        click.echo(json.dumps(fields, indent=2))
+        return
+    for line in telling.run_page(run, ended, now):
+        click.echo(line)
+
+
+@rounds.group()
+def schedule() -> None:
+    """Let `cloud_hub serve` begin runs by itself."""
+
+
+@schedule.command()
+@click.argument("name")
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE...]")
+@click.option(
+    "--at",
+    "timing",
+    default="*/15 * * * *",
+    show_default=True,
+    help="Crontab line in UTC: when to begin, or to look at the condition.",
+)
+@click.option(
+    "--on",
+    "kind",
+    type=click.Choice(["cron", "drift", "cloud", "samples"]),
+    default="cron",
+    show_default=True,
+    help="Condition: none, falling acceptance, a new cloud model, or enough fresh samples.",
+)
+@click.option("--limit", type=float, help="Of the condition: fall of the share, or samples.")
+@config_option
+@command_errors
+def add(  # one parameter an option
+    name: str,
+    changes: tuple[str, ...],
+    timing: str,
+    kind: "Kind",
+    limit: float | None,
+    config: Path | None,
+) -> None:
+    """Add a schedule, as in `add nightly --at '0 3 * * *' rounds=5`."""
+    from cloud_hub.rounds.conditions import LIMITS
+    from cloud_hub.rounds.job_store import trigger_of
+    from cloud_hub.store import schedule as store
+    from fleet.federation.plan import Plan
+
+    now, texts = datetime.now(UTC), _texts(changes)
+    plan = Plan.from_texts(texts)
+    made = store.Schedule(
+        name=name,
+        kind=kind,
+        timing=timing,
+        limit=LIMITS[kind] if limit is None else limit,
+        plan={key: getattr(plan, key) for key in texts},
+        next_at=trigger_of(timing).get_next_fire_time(None, now),
+    )
+    with _database(config) as database, database.write() as connection:
+        store.add(connection, made)
+    click.echo(f"{name} is due at {made.next_at:%Y-%m-%d %H:%M} UTC, if a hub serves then")
+
+
+@schedule.command("list")
+@config_option
+@command_errors
+def list_schedules(config: Path | None) -> None:
+    """One line a schedule, and what came of it last."""
+    from cloud_hub.rounds import telling
+    from cloud_hub.store import schedule as store
+
+    with _database(config) as database, database.read() as connection:
+        found = store.schedules(connection)
+    for line in telling.schedule_lines(found):
+        click.echo(line)
+
+
+@schedule.command()
+@click.argument("name")
+@config_option
+@command_errors
+def remove(name: str, config: Path | None) -> None:
+    """Remove a schedule; a run that it began goes on."""
+    from cloud_hub.store import schedule as store
+
+    with _database(config) as database, database.write() as connection:
+        store.remove(connection, name)
+
+
+def _conduct(settings: "HubSettings", database: "Database", run_id: str) -> None:
+    from cloud_hub.rounds import telling
+    from cloud_hub.rounds.running import take_up
+    from cloud_hub.store import rounds as store
+    from fleet.ids import new_id
+    from fleet.transport.mqtt import connect
+
+    shown: list[str] = []
+
+    def show(told: "Told") -> None:
+        line = telling.told_line(told)
+        if shown[-1:] != [line]:
+            shown.append(line)
+            click.echo(line)
+
+    ended: list[Run] = []
+
+    async def work() -> None:
+        client = f"rounds-{new_id()[:8]}"
+        async with connect(settings.broker, client_id=client, will=None) as transport:
+            ended.append(await take_up(transport, database, run_id, show))
+
+    click.echo(f"run {run_id}; stop with Ctrl-C")
+    run_until_signal(work())
+    now = datetime.now(UTC)
+    with database.read() as connection:
+        run, found = store.run_of(connection, run_id, now), store.rounds_of(connection, run_id)
+    for line in telling.run_page(run, found, now):
+        click.echo(line)
+
+
+def _texts(changes: tuple[str, ...]) -> dict[str, str]:
+    pairs = [change.partition("=") for change in changes]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InvalidInputError(f"{name!r} is no KEY=VALUE")
+    return {name.replace("-", "_"): value for name, _, value in pairs}
+
+
+def _settings(config: Path | None) -> "HubSettings":
+    from cloud_hub.settings import HubSettings
+    from fleet.logs import configure_logs
+    from fleet.settings import load_settings
+
+    loaded = load_settings(HubSettings, config)
+    configure_logs(log_format=loaded.log.format, level="warning")
+    return loaded
+
+
+@contextmanager
+def _database(config: Path | None) -> "Iterator[Database]":
+    from cloud_hub.store import revision
+    from cloud_hub.store.database import Database
+
+    with Database(url_of(config), must_exist=True) as database:
+        revision.require_current(database)
+        yield database
