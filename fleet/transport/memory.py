@@ -15,6 +15,7 @@ from typing import Self
 from fleet.errors import TransportError
 from fleet.transport.base import Inbound, QoS, Will
 from fleet.transport.fanout import Counters, Fanout, check_filters, matches, share_group
+from fleet.transport.interests import Interests, is_wild
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class _Payload:
     qos: QoS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Session:
     """What the broker keeps for one client id, beyond a link if `expiry_s` says so."""
 
@@ -39,6 +40,7 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
+        self._interests = Interests[_Session]()
         self._retained: dict[str, _Payload] = {}
         self._turns: dict[str, int] = {}  # shared filter: deliveries so far
         self._clients: list[MemoryTransport] = []
@@ -63,6 +65,7 @@ class MemoryBroker:
         for client in self._clients:
             client._set_connected(False)
         self._sessions.clear()
+        self._interests = Interests[_Session]()
         self._retained.clear()
 
     def start(self) -> None:
@@ -92,7 +95,10 @@ class MemoryBroker:
         if old is not None and old.transport is not None:
             self._unlink(old.transport, says_goodbye=False)
             old = self._sessions.get(client.client_id)
-        session = old if old is not None and client.session_expiry_s else _Session(0)
+        if old is not None and not client.session_expiry_s:
+            self._forget(old)
+            old = None
+        session = old or _Session(0)
         session.expiry_s = client.session_expiry_s
         session.transport = client
         self._sessions[client.client_id] = session
@@ -111,9 +117,14 @@ class MemoryBroker:
         session.transport = None
         if not session.expiry_s:
             del self._sessions[client.client_id]
+            self._forget(session)
             self._hand_on(session)
         if client.will is not None and not says_goodbye:
             self._publish(_Payload(client.will.topic, client.will.payload, 1), retain=True)
+
+    def _forget(self, gone: _Session) -> None:
+        for pattern in gone.filters:
+            self._interests.discard(pattern, gone)
 
     def _hand_on(self, gone: _Session) -> None:
         """Unacknowledged payloads of a shared subscription go to the rest of its group."""
@@ -124,36 +135,38 @@ class MemoryBroker:
     def _subscribe(self, client: "MemoryTransport", pattern: str, qos: QoS) -> None:
         session = self._sessions[client.client_id]
         session.filters[pattern] = qos
-        if share_group(pattern) is None:
-            for payload in list(self._retained.values()):
-                if matches(pattern, payload.topic):
-                    self._send(session, payload, pattern, retained=True)
+        self._interests.add(pattern, session)
+        for payload in self._retained_for(pattern):
+            self._send(session, payload, pattern, retained=True)
 
     def _unsubscribe(self, client: "MemoryTransport", pattern: str) -> None:
         session = self._sessions.get(client.client_id)
         if session is not None:
             session.filters.pop(pattern, None)
+            self._interests.discard(pattern, session)
+
+    def _retained_for(self, pattern: str) -> list[_Payload]:
+        if share_group(pattern) is not None:
+            return []
+        if not is_wild(pattern):
+            return [self._retained[pattern]] if pattern in self._retained else []
+        return [payload for topic, payload in self._retained.items() if matches(pattern, topic)]
 
     def _publish(self, payload: _Payload, *, retain: bool) -> None:
         if retain and payload.payload:
             self._retained[payload.topic] = payload
         elif retain:
             self._retained.pop(payload.topic, None)
-        shared: dict[str, None] = {}
-        for session in list(self._sessions.values()):
-            for pattern in list(session.filters):
-                if not matches(pattern, payload.topic):
-                    continue
-                if share_group(pattern) is None:
-                    self._send(session, payload, pattern, retained=False)
-                else:
-                    shared[pattern] = None
-        for pattern in shared:
-            self._send_shared(pattern, payload)
+        for pattern in list(self._interests.filters_of(payload.topic)):
+            if share_group(pattern) is not None:
+                self._send_shared(pattern, payload)
+                continue
+            for session in self._interests.takers(pattern):
+                self._send(session, payload, pattern, retained=False)
 
     def _send_shared(self, pattern: str, payload: _Payload) -> None:
         """The members of a group take turns; those whose link is up come first."""
-        members = [s for s in self._sessions.values() if pattern in s.filters]
+        members = self._interests.takers(pattern)
         members = [s for s in members if s.transport is not None] or members
         if members:
             turn = self._turns.get(pattern, 0)

@@ -1,0 +1,46 @@
+"""Who wants which topic: one payload costs as much with a thousand clients as with ten."""
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+from fleet.transport.fanout import matches, share_group
+
+T = TypeVar("T", bound=Hashable)
+
+
+def is_wild(pattern: str) -> bool:
+    """Whether a filter is more than one topic: it has a wildcard, or is shared."""
+    return "+" in pattern or "#" in pattern or share_group(pattern) is not None
+
+
+class Interests(Generic[T]):
+    """The filters of many takers; those that are a plain topic are found without a search."""
+
+    def __init__(self) -> None:
+        self._plain: dict[str, dict[T, None]] = {}
+        self._wild: dict[str, dict[T, None]] = {}
+
+    def add(self, pattern: str, taker: T) -> None:
+        """Notes a filter of a taker."""
+        self._home(pattern).setdefault(pattern, {})[taker] = None
+
+    def discard(self, pattern: str, taker: T) -> None:
+        """Forgets it."""
+        home = self._home(pattern)
+        takers = home.get(pattern, {})
+        takers.pop(taker, None)
+        if not takers:
+            home.pop(pattern, None)
+
+    def takers(self, pattern: str) -> list[T]:
+        """Whose filter this is, in the order in which they came."""
+        return list(self._home(pattern).get(pattern, ()))
+
+    def filters_of(self, topic: str) -> Iterator[str]:
+        """The filters that select a topic."""
+        if topic in self._plain:
+            yield topic
+        yield from [pattern for pattern in self._wild if matches(pattern, topic)]
+
+    def _home(self, pattern: str) -> dict[str, dict[T, None]]:
+        return self._wild if is_wild(pattern) else self._plain
