@@ -1,4 +1,4 @@
-"""The command line of the simulations: a demonstration, an evaluation, measurements."""
+"""The command line of the simulations: a demonstration, scenarios, an evaluation, measurements."""
 
 from pathlib import Path
 
@@ -133,6 +133,22 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         threads=threads,
     )
     run(order, cast(Stage, stage))
+
+
+@main.command()
+@command_errors
+def scenarios() -> None:
+    """List the scenarios that ship; docs/simulation.md says how to write one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from simulations.scenarios.files import load, shipped
+
+    table = Table("name", "devices", "minutes", "about", box=None, header_style="bold")
+    for name in shipped():
+        found = load(name)
+        table.add_row(name, str(found.devices), f"{found.seconds / 60:g}", found.about)
+    Console().print(table)
 
 
 main.add_command(bench)

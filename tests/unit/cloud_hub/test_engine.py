@@ -14,6 +14,7 @@ from cloud_hub.engine.steps import Reply
 from fleet.decoding.residual import Evidence, judge_residual, law_to_send, luck_of
 from fleet.decoding.sampling import law, sharpen
 from fleet.decoding.verify import Rule
+from simulations.world.clock import run_in_virtual_time
 from tests.unit.cloud_hub.bench import (
     CAPTION,
     LIMITS,
@@ -37,7 +38,6 @@ from tests.unit.cloud_hub.toy import (
     run_of,
     toy_logits,
 )
-from tests.virtual_time import run_in_virtual_time
 
 
 async def test_an_opening_draws_the_prefix_that_the_cloud_alone_would_draw() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cloud_hub.engine.requests import Full, Judged, Opened
+from simulations.world.clock import run_in_virtual_time
 from tests.unit.cloud_hub.bench import LIMITS, Bench, key
 from tests.unit.cloud_hub.toy import backlog, opening, run_of
-from tests.virtual_time import run_in_virtual_time
 
 # As the shipped family's forwards on one core: see docs/limits.md.
 FORWARD_S, TOKEN_S = 0.006, 0.0004

@@ -1,0 +1,101 @@
+"""What can go wrong in a scenario, each fault from `at_s` on for `for_s` seconds."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fleet.settings import Section
+
+
+class _Fault(Section):
+    at_s: float = Field(ge=0)
+    for_s: float = Field(default=10.0, gt=0, le=86_400)
+
+    @property
+    def ends_s(self) -> float:
+        """When it is over."""
+        return self.at_s + self.for_s
+
+
+class _OnDevices(_Fault):
+    share: float = Field(default=0.1, gt=0, le=1, description="part of the devices, at least one")
+
+
+class _OnWorker(_Fault):
+    worker: int = Field(default=0, ge=0)
+
+
+class KillAgents(_OnDevices):
+    """Agents die without a goodbye and start again on the same state folder."""
+
+    kind: Literal["kill-agents"]
+
+
+class CutLinks(_OnDevices):
+    """Networks are gone, and both ends know it."""
+
+    kind: Literal["cut-links"]
+
+
+class SwallowLinks(_OnDevices):
+    """A black hole: links seem up, and nothing gets through."""
+
+    kind: Literal["swallow-links"]
+
+
+class SlowLinks(_OnDevices):
+    """Round trips and jitter are longer."""
+
+    kind: Literal["slow-links"]
+    times: float = Field(default=10.0, gt=1, le=1000)
+
+
+class DoubleClients(_OnDevices):
+    """Another client with the same id takes a device's link, and leaves at the end."""
+
+    kind: Literal["double-clients"]
+
+
+class KillWorker(_OnWorker):
+    """A worker dies without a goodbye and starts again; the first one is the whole hub."""
+
+    kind: Literal["kill-worker"]
+
+
+class SlowWorker(_OnWorker):
+    """A worker's forwards take longer."""
+
+    kind: Literal["slow-worker"]
+    times: float = Field(default=4.0, gt=1, le=1000)
+
+
+class BreakWorker(_OnWorker):
+    """A worker's forwards fail."""
+
+    kind: Literal["break-worker"]
+
+
+class KillBroker(_Fault):
+    """The broker dies with all it holds, and starts again empty."""
+
+    kind: Literal["kill-broker"]
+
+
+class StopDatabase(_Fault):
+    """The hub's database cannot be written."""
+
+    kind: Literal["stop-database"]
+
+
+class JumpClock(_Fault):
+    """Every clock on the wall jumps, and jumps back."""
+
+    kind: Literal["jump-clock"]
+    by_s: float = Field(default=3600.0, ge=-86_400, le=86_400)
+
+
+OnDevices = KillAgents | CutLinks | SwallowLinks | SlowLinks | DoubleClients
+OnWorker = KillWorker | SlowWorker | BreakWorker
+Fault = Annotated[
+    OnDevices | OnWorker | KillBroker | StopDatabase | JumpClock, Field(discriminator="kind")
+]
