@@ -6,38 +6,24 @@ drafts stand, and the shipped pair is one case of many. Both ways make the same 
 turns, so that other load on the machine falls on both; the pictures must be equal.
 """
 
-import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
-from cloud_hub.app import Hub, open_hub, serve
-from cloud_hub.presence import Identity
-from cloud_hub.settings import EngineSettings, HubSettings
-from cloud_hub.verification import Service
 from edge_agent.answer import Made
-from edge_agent.app import Agent, agent, load_device, presence_of
-from edge_agent.device import Device
-from edge_agent.generate import Preview, Progress
 from edge_agent.maker import Wish
-from edge_agent.settings import AgentSettings, GenerationSettings
-from edge_agent.station import open_station
 from fleet.errors import FleetError
-from fleet.ids import BootId, ModelVersion, WorkerId
-from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY
-from fleet.transport.link import LinkProfile, SimulatedLink
+from fleet.transport.link import LinkProfile
 from fleet.transport.memory import MemoryBroker
-from simulations.stand_in import CAPTION, VOCABULARY, Pair, StandInDevice, StandInRunner
+from simulations.in_process import Place, Silent, agent_beside, hub_beside
+from simulations.stand_in import CAPTION, Pair
 
 ROUND_TRIPS_MS = (5, 20, 50, 100)
 MBPS = 50.0
 SHIPPED_CAPTION = "google: red heart"
-DEADLINE_S = 300.0
-START_S = 60.0
 
 STOP_AND_WAIT = {"window": 1, "in_flight": 1}
 
@@ -100,20 +86,24 @@ async def _measure(case: Case, models: Path, rtt_ms: int, pictures: int) -> Pipe
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = MemoryBroker()
-        await stack.enter_async_context(_hub(case, models, folder / "hub", broker))
+        await stack.enter_async_context(hub_beside(models, folder / "hub", broker, case.pair))
         agents = {
             "stop": await stack.enter_async_context(
-                _agent(case, models, folder / "stop", broker, link, STOP_AND_WAIT)
+                agent_beside(Place(models, folder / "stop", broker, link), STOP_AND_WAIT, case.pair)
             ),
             "ahead": await stack.enter_async_context(
-                _agent(case, models, folder / "ahead", broker, link, {"effort": case.effort})
+                agent_beside(
+                    Place(models, folder / "ahead", broker, link),
+                    {"effort": case.effort},
+                    case.pair,
+                )
             ),
         }
         for seed in range(-1, pictures):  # the first warms up: paces are measured
             for name, running in agents.items():
                 wish = Wish(CAPTION if case.pair else SHIPPED_CAPTION, seed + 1, case.policy)
                 begun = time.perf_counter()
-                picture = await running.make(wish, _Silent())
+                picture = await running.make(wish, Silent())
                 if seed >= 0:
                     times[name] += time.perf_counter() - begun
                     made[name].append(picture)
@@ -139,71 +129,3 @@ def _check(made: dict[str, list[Made]]) -> None:
             raise FleetError(f"a picture fell back: {one.fallback or other.fallback}")
         if one.pixels != other.pixels:
             raise FleetError(f"seed {one.seed}: drafting ahead changed the picture")
-
-
-class _Silent:
-    def queued(self, ahead: int) -> None:
-        """Nobody looks."""
-
-    def progress(self, progress: Progress) -> None:
-        """Nobody looks."""
-
-    def preview(self, preview: Preview) -> None:
-        """Nobody looks."""
-
-
-@asynccontextmanager
-async def _hub(case: Case, models: Path, folder: Path, broker: MemoryBroker) -> AsyncIterator[None]:
-    settings = HubSettings(
-        data_dir=folder, model=models / CLOUD_FOLDER, engine=EngineSettings(threads=1)
-    )
-    hub = open_hub(settings)
-    if case.pair is not None:
-        hub = _stand_in(hub, case.pair)
-    ready = asyncio.Event()
-    async with broker.connect("hub") as transport:
-        task = asyncio.create_task(serve(settings, transport, hub, ready=ready.set), name="hub")
-        try:
-            async with asyncio.timeout(START_S):
-                await ready.wait()
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            hub.close()
-
-
-def _stand_in(hub: Hub, pair: Pair) -> Hub:
-    runner = StandInRunner(pair)
-    version = ModelVersion("stand-in")
-    identity = Identity(WorkerId("w-bench"), BootId("bench"), "stand-in", version, "bench")
-    service = Service(
-        identity.worker, "stand-in", version, runner.positions, runner.vocab_size, VOCABULARY
-    )
-    return replace(hub, identity=identity, service=service, runner=runner)
-
-
-@asynccontextmanager
-async def _agent(
-    case: Case,
-    models: Path,
-    folder: Path,
-    broker: MemoryBroker,
-    profile: LinkProfile,
-    generation: Mapping[str, object],
-) -> AsyncIterator[Agent]:
-    settings = AgentSettings(
-        state_dir=folder,
-        bundle=models / DEVICE_FOLDER,
-        public_key=models / PUBLIC_KEY,
-        generation=GenerationSettings.model_validate({"deadline_s": DEADLINE_S, **generation}),
-    )
-    device: Device = StandInDevice(case.pair) if case.pair else load_device(settings)
-    with open_station(folder, folder.name, patience_s=0) as station:
-        will = presence_of(station, device.manifest).will()
-        async with (
-            broker.connect(folder.name, will) as transport,
-            SimulatedLink(transport, profile, Random(0)) as link,
-            agent(settings, station, device, link, lambda _: None) as running,
-        ):
-            yield running

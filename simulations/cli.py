@@ -6,6 +6,7 @@ import click
 
 from fleet.process import command_errors
 from simulations.cli_bench import bench
+from simulations.cli_world import capacity, profile, run, scenarios, search
 
 
 @click.group()
@@ -135,20 +136,5 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     run(order, cast(Stage, stage))
 
 
-@main.command()
-@command_errors
-def scenarios() -> None:
-    """List the scenarios that ship; docs/simulation.md says how to write one."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from simulations.scenarios.files import load, shipped
-
-    table = Table("name", "devices", "minutes", "about", box=None, header_style="bold")
-    for name in shipped():
-        found = load(name)
-        table.add_row(name, str(found.devices), f"{found.seconds / 60:g}", found.about)
-    Console().print(table)
-
-
-main.add_command(bench)
+for verb in (scenarios, run, search, capacity, profile, bench):
+    main.add_command(verb)

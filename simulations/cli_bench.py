@@ -1,16 +1,11 @@
 """`python -m simulations bench`: each verb measures a part of the line on this machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fleet.process import command_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from _typeshed import DataclassInstance
+from simulations.tables import figures
 
 
 @click.group()
@@ -28,7 +23,7 @@ def transport(rounds: int, size: int) -> None:
 
     from simulations.bench_transport import bench as measure
 
-    _figures(asyncio.run(measure(rounds=rounds, size_bytes=size)))
+    figures(asyncio.run(measure(rounds=rounds, size_bytes=size)))
 
 
 @bench.command()
@@ -43,7 +38,7 @@ def records(count: int, batch: int, url: str | None) -> None:
     from simulations.bench_records import bench as measure
 
     with TemporaryDirectory() as folder:
-        _figures(measure(url or f"sqlite:///{folder}/hub.db", records=count, batch=batch))
+        figures(measure(url or f"sqlite:///{folder}/hub.db", records=count, batch=batch))
 
 
 @bench.command()
@@ -59,7 +54,7 @@ def step(rounds: int, models: Path | None) -> None:
     from fleet.models.bundle import reference_path
     from simulations.bench_step import bench as measure
 
-    _figures(measure(models or reference_path(), rounds=rounds))
+    figures(measure(models or reference_path(), rounds=rounds))
 
 
 @bench.command()
@@ -76,7 +71,7 @@ def device(rounds: int, compiled: bool, models: Path | None) -> None:
     from fleet.models.bundle import reference_path
     from simulations.bench_device import bench as measure
 
-    _figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
+    figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
 
 
 @bench.command()
@@ -109,7 +104,7 @@ def agent(pictures: int, rtts: tuple[int, ...], shipped: bool, models: Path | No
         cases=SHIPPED if shipped else CASES,
         rtts=rtts or ROUND_TRIPS_MS,
     )
-    _figures(asyncio.run(work))
+    figures(asyncio.run(work))
 
 
 @bench.command()
@@ -120,7 +115,7 @@ def rounds(nodes: int, rounds: int) -> None:
     """Federated rounds of many nodes in one process: time, memory and bytes."""
     from simulations.bench_rounds import bench as measure
 
-    _figures(measure(nodes=nodes, rounds=rounds))
+    figures(measure(nodes=nodes, rounds=rounds))
 
 
 @bench.command()
@@ -153,21 +148,21 @@ def engine(  # noqa: PLR0913  # one parameter an option
     from simulations.load.recording import record
 
     family = models or reference_path()
-    _figures(bench_forward.forwards(family, rounds=20))
-    _figures(bench_forward.paddings(family, rounds=20))
+    figures(bench_forward.forwards(family, rounds=20))
+    figures(bench_forward.paddings(family, rounds=20))
     if peer:
-        _figures(bench_forward.decoding(family, tokens=128, rounds=5))
+        figures(bench_forward.decoding(family, tokens=128, rounds=5))
     scripts = asyncio.run(record(family))
     work = {"seconds": seconds}
-    _figures([asyncio.run(bench_engine.throughput(family, scripts, devices=devices, **work))])
+    figures([asyncio.run(bench_engine.throughput(family, scripts, devices=devices, **work))])
     if sessions:
         counts = _numbers(sessions)
-        _figures(asyncio.run(bench_engine.latencies(family, scripts, sessions=counts, **work)))
+        figures(asyncio.run(bench_engine.latencies(family, scripts, sessions=counts, **work)))
     if fleets:
         counts = _numbers(fleets)
-        _figures(asyncio.run(bench_engine.pictures(family, scripts, devices=counts, **work)))
+        figures(asyncio.run(bench_engine.pictures(family, scripts, devices=counts, **work)))
     if minutes:
-        _figures(asyncio.run(bench_engine.memory(family, scripts, sessions=128, minutes=minutes)))
+        figures(asyncio.run(bench_engine.memory(family, scripts, sessions=128, minutes=minutes)))
 
 
 def _numbers(text: str) -> list[int]:
@@ -218,7 +213,7 @@ def real_size(
 
         captions = chosen_captions(load_pictures(work), pictures).captions
         told.save(stories, told.record(work, shipped_policy(reference_path()), captions))
-    _figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
+    figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
 
 
 @bench.command()
@@ -230,7 +225,7 @@ def head(rounds: int, small: bool) -> None:
     from simulations.bench_head import SIZES
     from simulations.bench_head import bench as measure
 
-    _figures(measure(SIZES[:1] if small else SIZES, rounds=rounds))
+    figures(measure(SIZES[:1] if small else SIZES, rounds=rounds))
 
 
 @bench.command()
@@ -247,23 +242,50 @@ def rules(pictures: int, models: Path | None) -> None:
     from simulations.processes import ProgramError
 
     try:
-        _figures(measure(models, pictures=pictures))
+        figures(measure(models, pictures=pictures))
     except ProgramError as error:
         click.echo(error.tail, err=True)
         raise
 
 
-def _figures(rows: "Sequence[DataclassInstance]") -> None:
-    """Prints equal dataclasses as a table, numbers with three digits."""
-    from dataclasses import asdict
+@bench.command()
+@click.option("--devices", default="10,100,1000", show_default=True, help="Fleets.")
+@click.option("--seconds", default=60.0, show_default=True, help="Virtual, of each.")
+@command_errors
+def world(devices: str, seconds: float) -> None:
+    """Virtual seconds in a second, by the size of the fleet."""
+    from simulations.bench_world import bench as measure
+    from simulations.profile import load_profile
 
-    from rich.console import Console
-    from rich.table import Table
+    figures(measure(load_profile(), fleets=_numbers(devices), seconds=seconds))
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    cells = [asdict(row) for row in rows]
-    for name in cells[0]:
-        table.add_column(name, justify="left" if name == "subject" else "right")
-    for row in cells:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console(width=120).print(table)
+
+@bench.command()
+@click.option("--devices", default=4, show_default=True, type=click.IntRange(1, 64))
+@click.option("--seconds", default=30.0, show_default=True, help="Of pictures, on both clocks.")
+@command_errors
+def clocks(devices: int, seconds: float) -> None:
+    """The virtual clock next to this machine's own, on one scenario."""
+    from simulations.bench_clocks import bench as measure
+    from simulations.profile import load_profile
+
+    figures(measure(load_profile(), devices=devices, seconds=seconds))
+
+
+@bench.command("all")
+@click.option("--only", help="Some of them, joined by commas.")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also add the figures to this log, such as simulations/LOG.md.",
+)
+@command_errors
+def all_benches(only: str | None, log: Path | None) -> None:
+    """Every bench, one after the other, with the facts of the machine."""
+    from simulations.bench_all import BENCHES, add_to, entry, measure
+
+    names = only.split(",") if only else list(BENCHES)
+    found = measure(names, lambda each: click.echo(f"{each.command}\n{each.output}\n"))
+    if log is not None:
+        add_to(log, entry(found))
+        click.echo(f"added to {log}")

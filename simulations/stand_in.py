@@ -1,33 +1,45 @@
 """A pair of models that agree as often as one wants, and take the time that one wants.
 
-Both draw by a hash of the tokens so far: what a picture needs of its models, without weights.
-For measuring agent, protocol and engine where the shipped pair is only one case of many.
+Both draw by the picture's noise and a hash of its last tokens: what a picture needs of its models,
+without weights. For measuring agent, protocol and engine where the shipped pair is only one case
+of many, and for worlds of many devices. They spend their time asleep, so they follow any clock.
 """
 
 import hashlib
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_hub.app import Hub
 from cloud_hub.engine.requests import Logits
 from cloud_hub.engine.runner import Span
+from cloud_hub.presence import Identity
+from cloud_hub.store.database import Database
+from cloud_hub.verification import Service
 from edge_agent.device import Order
 from edge_agent.drafts import Draft
-from fleet.ids import ModelVersion
+from fleet.decoding.noise import gumbel
+from fleet.ids import BootId, ModelVersion, WorkerId
 from fleet.models.bundle import Manifest
 from fleet.models.caption import CaptionVocabulary
 from fleet.prediction import FEATURE_SIZE
 from fleet.protocol.messages import Sampling
 
-GRID, VOCAB, PREFIX = 16, 64, 15
+FAMILY, VERSION = "stand-in", ModelVersion("stand-in")
+GRID, VOCAB = 16, 64
 CAPTION = "a picture"
 VOCABULARY = CaptionVocabulary(("<pad>", "<unk>", *CAPTION.split()))
 SLOTS = 4
 
-_CERTAIN = 1e4  # a logit that no noise overcomes
+_HASHED = 8  # tokens
+_NEVER = -1e4  # a logit that no noise overcomes
+_HALVES = np.where(np.arange(VOCAB) % 2 == np.arange(2)[:, None], 0, _NEVER).astype(np.float32)
+_NO_FEATURE = np.zeros(FEATURE_SIZE, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,67 +51,66 @@ class Pair:
         uncertain: Share of draws that the device does not trust.
         step_s: Of the device, one token.
         forward_s: Of the cloud, one forward of any length.
+        token_s: Of the cloud, each token of a forward.
+        request_s: Of the cloud, each picture in a forward.
+        begin_s: Of the device, before a picture.
+        decode_s: Of the device, from tokens to pixels.
     """
 
     acceptance: float
     uncertain: float = 0.3
     step_s: float = 0.0005
     forward_s: float = 0.008
+    token_s: float = 0.0
+    request_s: float = 0.0
+    begin_s: float = 0.0
+    decode_s: float = 0.0
 
-    def cloud(self, tokens: Sequence[int]) -> int:
-        """The cloud's draw after `tokens`."""
-        return _hash("cloud", tokens) % VOCAB
+    def agrees(self, tokens: bytearray) -> bool:
+        """Whether the device draws what the cloud draws after `tokens`."""
+        return _share(1, tokens) < self.acceptance
 
-    def device(self, tokens: Sequence[int]) -> int:
-        """The device's draw after `tokens`."""
-        differs = _share("agrees", tokens) >= self.acceptance
-        return (self.cloud(tokens) + differs) % VOCAB
+    def trust(self, tokens: bytearray) -> float:
+        """How far the device trusts its draw after `tokens`: below `uncertain` it does not."""
+        return _share(2, tokens)
 
-    def is_uncertain(self, tokens: Sequence[int]) -> bool:
-        """Whether the device does not trust its draw after `tokens`."""
-        return _share("trusts", tokens) < self.uncertain
+
+def prefix_of(grid: int) -> int:
+    """Tokens that the cloud injects: as in the shipped family, 15 of 256."""
+    return grid * grid * 15 // 256
 
 
 @dataclass(frozen=True, slots=True)
 class StandInDevice:
-    """A `Device`."""
+    """A `Device`; captions of a style in `styles` follow that pair, the others `pair`."""
 
     pair: Pair
+    grid: int = GRID
+    vocabulary: CaptionVocabulary = VOCABULARY
+    styles: Mapping[str, Pair] = field(default_factory=dict)
 
-    size = GRID * GRID
     vocab_size = VOCAB
     keeps_states = False
 
     @property
+    def size(self) -> int:
+        """See `Device.size`."""
+        return self.grid * self.grid
+
+    @property
     def manifest(self) -> Manifest:
         """See `Device.manifest`."""
-        return Manifest(
-            family="stand-in",
-            device_version=ModelVersion("stand-in"),
-            cloud_version=ModelVersion("stand-in"),
-            grid=GRID,
-            picture_size=1,
-            vocab_size=VOCAB,
-            caption_positions=2,
-            layers=1,
-            heads=1,
-            head_dim=1,
-            sampling=Sampling(temperature=1, top_k=0, guidance=1),
-            score="entropy",
-            thresholds={"entropy": 0.5},
-            budget=0.3,
-            prefix_tokens=PREFIX,
-            feature_scale=(1.0,) * FEATURE_SIZE,
-            files=(),
-        )
+        return _manifest(self.grid)
 
     def check(self, caption: str) -> None:
         """See `Device.check`."""
-        VOCABULARY.encode(caption)
+        self.vocabulary.encode(caption)
 
     def begin(self, order: Order) -> "StandInDrafter":
         """See `Device.begin`."""
-        return StandInDrafter(self.pair, order)
+        pair = self.styles.get(order.caption.partition(":")[0], self.pair)
+        time.sleep(pair.begin_s)
+        return StandInDrafter(pair, order, _draws(order.seed, self.size))
 
     def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
         """See `Device.quantise`."""
@@ -107,8 +118,25 @@ class StandInDevice:
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
         """See `Device.decode`; one pixel that says which tokens they are."""
-        digest = hashlib.blake2b(tokens.tobytes(), digest_size=3).digest()
-        return np.frombuffer(digest, np.uint8).reshape(1, 1, 3)
+        time.sleep(self.pair.decode_s)
+        return pixel(tokens)
+
+    def alone(self, caption: str, seed: int, policy: str, prefix: int) -> NDArray[np.int64]:
+        """The tokens of a picture under a policy that nothing disturbs; takes no time."""
+        pair = self.styles.get(caption.partition(":")[0], self.pair)
+        draws, tokens = _draws(seed, self.size), bytearray()
+        for position in range(self.size):
+            asks = policy == "verify_all" or pair.trust(tokens) < pair.uncertain
+            is_judged = policy != "device_only" and (position < prefix or asks)
+            token = draws[_half(tokens)][position]
+            tokens.append(token if is_judged or pair.agrees(tokens) else (token + 1) % VOCAB)
+        return np.frombuffer(tokens, np.uint8).astype(np.int64)
+
+
+def pixel(tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The picture [1, 1, 3] of some tokens."""
+    digest = hashlib.blake2b(tokens.tobytes(), digest_size=3).digest()
+    return np.frombuffer(digest, np.uint8).reshape(1, 1, 3)
 
 
 @dataclass(slots=True)
@@ -117,58 +145,126 @@ class StandInDrafter:
 
     pair: Pair
     order: Order
-    tokens: list[int] = field(default_factory=list)
+    draws: tuple[list[int], list[int]]
+    tokens: bytearray = field(default_factory=bytearray)
 
     def step(self, position: int, previous: int) -> Draft:
         """See `Drafter.step`."""
         time.sleep(self.pair.step_s)
-        self.tokens[max(position - 1, 0) :] = [previous] if position else []
-        unsure = self.pair.is_uncertain(self.tokens)
-        asks_all = self.order.policy.name == "verify_all"
+        self.tokens[max(position - 1, 0) :] = bytes((previous,)) if position else b""
+        trust, policy = self.pair.trust(self.tokens), self.order.policy.name
+        unsure = trust < self.pair.uncertain
+        token = self.draws[_half(self.tokens)][position]
         return Draft(
-            token=self.pair.device(self.tokens),
-            score=float(unsure),
-            uncertain=asks_all or (unsure and self.order.policy.name != "device_only"),
-            feature=np.zeros(FEATURE_SIZE, np.float32),
+            token=token if self.pair.agrees(self.tokens) else (token + 1) % VOCAB,
+            score=1 - trust,
+            uncertain=policy == "verify_all" or (unsure and policy != "device_only"),
+            feature=_NO_FEATURE,
         )
 
 
 @dataclass(slots=True)
 class StandInRunner:
-    """A `Runner`."""
+    """A `Runner`; a scenario may slow it down or break it."""
 
     pair: Pair
-    _tokens: dict[int, list[int]] = field(default_factory=dict)
+    slots: int = SLOTS
+    positions: int = GRID * GRID
+    times: float = 1.0  # as long as the pair says
+    is_broken: bool = False
+    forwards: int = 0  # so far, with the pictures and tokens in them
+    spans: int = 0
+    tokens: int = 0
+    _tokens: dict[int, bytearray] = field(default_factory=dict)
 
-    slots = SLOTS
-    positions = GRID * GRID
     vocab_size = VOCAB
 
     def run(self, spans: Sequence[Span]) -> list[Logits]:
         """See `Runner.run`."""
-        time.sleep(self.pair.forward_s)
+        tokens, pair = sum(span.tokens for span in spans), self.pair
+        self.forwards, self.spans = self.forwards + 1, self.spans + len(spans)
+        self.tokens += tokens
+        seconds = pair.forward_s + tokens * pair.token_s + len(spans) * pair.request_s
+        time.sleep(seconds * self.times)
+        if self.is_broken:
+            raise ArithmeticError("this worker is broken")
         return [self._run(span) for span in spans]
 
     def _run(self, span: Span) -> Logits:
-        tokens = self._tokens.setdefault(span.slot, [])
+        tokens = self._tokens.setdefault(span.slot, bytearray())
         del tokens[span.start :]
-        rows = [self._row(tokens)] if span.caption is not None else []
-        for token in span.run.tokens:
-            tokens.append(int(token))
-            rows.append(self._row(tokens))
-        return np.stack(rows) if rows else np.zeros((0, VOCAB), np.float32)
-
-    def _row(self, tokens: Sequence[int]) -> Logits:
-        row = np.zeros(VOCAB, np.float32)
-        row[self.pair.cloud(tokens)] = _CERTAIN
-        return row
+        rows = [_half(tokens)] if span.caption is not None else []
+        for token in span.run.tokens.tolist():
+            tokens.append(token)
+            rows.append(_half(tokens))
+        return _HALVES[rows]
 
 
-def _hash(what: str, tokens: Sequence[int]) -> int:
-    """A number of 32 bits; the last tokens and the position say enough of a picture."""
-    text = f"{what} {len(tokens)} {tokens[-8:]}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
+def stand_in_hub(runner: StandInRunner, vocabulary: CaptionVocabulary, database: Database) -> Hub:
+    """A hub on the pair's cloud model, with a database that is ready."""
+    return worker_of(runner, vocabulary, WorkerId("w-stand-in"), BootId("stand-in"), database)
 
 
-def _share(what: str, tokens: Sequence[int]) -> float:
+def worker_of(
+    runner: StandInRunner,
+    vocabulary: CaptionVocabulary,
+    worker: WorkerId,
+    boot: BootId,
+    database: Database | None,
+) -> Hub:
+    """A worker of that name and boot; it records if it has a database."""
+    return Hub(
+        Identity(worker, boot, FAMILY, VERSION, VERSION),
+        Service(worker, FAMILY, VERSION, runner.positions, runner.vocab_size, vocabulary),
+        runner,
+        np.eye(VOCAB, dtype=np.float32),
+        database,
+    )
+
+
+@cache
+def _manifest(grid: int) -> Manifest:
+    return Manifest(
+        family=FAMILY,
+        device_version=VERSION,
+        cloud_version=VERSION,
+        grid=grid,
+        picture_size=1,
+        vocab_size=VOCAB,
+        caption_positions=2,
+        layers=1,
+        heads=1,
+        head_dim=1,
+        sampling=Sampling(temperature=1, top_k=0, guidance=1),
+        score="entropy",
+        thresholds={"entropy": 0.5},
+        budget=0.3,
+        prefix_tokens=prefix_of(grid),
+        feature_scale=(1.0,) * FEATURE_SIZE,
+        files=(),
+    )
+
+
+def _draws(seed: int, size: int) -> tuple[list[int], list[int]]:
+    """At each position the draw from either half of the codes, by the picture's noise."""
+    noise = gumbel(seed, np.arange(size), VOCAB)
+    even, odd = (np.argmax(noise + half, axis=1).tolist() for half in _HALVES)
+    return even, odd
+
+
+def _half(tokens: bytearray) -> int:
+    """From which half of the codes both models draw after `tokens`."""
+    return _hash(0, tokens) & 1
+
+
+def _share(what: int, tokens: bytearray) -> float:
     return _hash(what, tokens) / (1 << 32)
+
+
+def _hash(what: int, tokens: bytearray) -> int:
+    """32 bits; the last tokens and the position say enough of a picture."""
+    word = zlib.crc32(tokens[-_HASHED:], len(tokens)) ^ (what * 0x9E3779B9 & 0xFFFFFFFF)
+    # A checksum is linear: the mixing (Mueller's) makes the questions independent.
+    word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
+    word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
+    return (word >> 16) ^ word

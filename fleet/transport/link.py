@@ -80,6 +80,7 @@ class SimulatedLink:
         self._inner = transport
         self._mended, self._cut = asyncio.Event(), asyncio.Event()
         self._mended.set()
+        self._is_swallowed = False
         self._lane: Lane[_Upward] = Lane(self._deliver_up)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -134,7 +135,7 @@ class SimulatedLink:
     @property
     def is_connected(self) -> bool:
         """See `Transport.is_connected`."""
-        return self._mended.is_set() and self._inner.is_connected
+        return (self._mended.is_set() or self._is_swallowed) and self._inner.is_connected
 
     async def wait_connected(self, connected: bool = True) -> None:
         """See `Transport.wait_connected`."""
@@ -145,15 +146,27 @@ class SimulatedLink:
             else:
                 await _first(self._cut.wait(), self._inner.wait_connected(False))
 
-    def cut(self) -> None:
-        """The network is gone: what is on its way at QoS 0 is lost, publishes are refused."""
+    def cut(self, *, silently: bool = False) -> None:
+        """The network is gone: what is on its way at QoS 0 is lost, publishes are refused.
+
+        Silently: neither end notices, so publishes at QoS 1 wait for the network instead.
+        """
         self._mended.clear()
-        self._cut.set()
+        self._is_swallowed = silently
+        if not silently:
+            self._cut.set()
 
     def mend(self) -> None:
         """The network is back."""
+        self._is_swallowed = False
         self._cut.clear()
         self._mended.set()
+
+    def stretch(self, times: float) -> None:
+        """Makes round trips and jitter so many times as long as the profile says."""
+        for direction in (self._up, self._down):
+            direction.delay_s = self.profile.round_trip_s / 2 * times
+            direction.jitter_s = self.profile.jitter_s * times
 
     async def __aenter__(self) -> Self:
         name = f"link {self.profile.name}"
@@ -176,6 +189,8 @@ class SimulatedLink:
     # ── Tasks ─────────────────────────────────────────────────────────────────────────────
 
     async def _deliver_up(self, item: _Upward) -> None:
+        if self._is_swallowed and item.qos:
+            await self._mended.wait()
         if not self._mended.is_set():
             self.counters.lost_up += not item.qos
             _fail(item.done, "the link to the broker went down")

@@ -56,6 +56,16 @@ def population(scenario: Scenario, seed: int) -> tuple[Resident, ...]:
     )
 
 
+def struck(scenario: Scenario, seed: int, index: int) -> frozenset[int]:
+    """The places in the fleet of the devices that a scenario's fault falls on."""
+    share: float | None = getattr(scenario.faults[index], "share", None)
+    if share is None:
+        return frozenset()
+    count = max(round(share * scenario.devices), 1)
+    rng = np.random.default_rng([seed, 3, index])
+    return frozenset(rng.choice(scenario.devices, count, replace=False).tolist())
+
+
 def _resident(
     scenario: Scenario, node: NodeId, kind: Kind, link: Link, rng: np.random.Generator
 ) -> Resident:

@@ -154,3 +154,31 @@ async def test_closing_the_link_answers_whoever_waits() -> None:
 
     with pytest.raises(TransportError, match="the link was closed"):
         await waiting
+
+
+async def test_a_black_hole_looks_like_a_link_and_lets_nothing_through() -> None:
+    broker = MemoryBroker()
+    async with link_of(NEAR, broker) as link, link.subscribe("a", qos=1, limit=9) as arrivals:
+        link.cut(silently=True)
+        await link.publish("a", b"lost", qos=0)
+        waiting = asyncio.create_task(link.publish("a", b"late", qos=1))
+        await asyncio.sleep(0.1)
+        assert link.is_connected
+        assert not waiting.done()
+
+        link.mend()
+        await waiting
+        arrived = await anext(arrivals)
+
+    assert arrived.payload == b"late"
+
+
+async def test_a_stretched_link_takes_so_many_times_as_long() -> None:
+    loop = asyncio.get_running_loop()
+    async with link_of(NEAR, MemoryBroker()) as link, link.subscribe("a", qos=0, limit=9) as inbox:
+        link.stretch(10)
+        begin = loop.time()
+        await link.publish("a", b"1", qos=0)
+        await anext(inbox)
+
+        assert loop.time() - begin >= 0.2

@@ -1,0 +1,79 @@
+"""What a hub's database holds of a run, as the checker needs it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloud_hub.store import queries
+from cloud_hub.store.database import Database
+
+COUNTS = (
+    "tokens",
+    "prefix",
+    "local",
+    "verified",
+    "corrected",
+    "unverified",
+    "wasted",
+    "forwards",
+    "round_trips",
+    "retries",
+    "bytes_up",
+    "bytes_down",
+)
+_MOST = 10_000_000
+_AT_ONCE = 500  # names in one query
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A database's pictures, sums and states.
+
+    Attributes:
+        pictures: Rows of `v_picture`, in the order in which they were stored, each with the
+            `decisions` of its tokens.
+        sums: Each of `COUNTS`, and `pictures`, over `v_acceptance`.
+        states: Rows of `node_state`, in the order in which they were stored.
+        rejected: Records that were set aside.
+    """
+
+    pictures: Sequence[Row]
+    sums: Mapping[str, int]
+    states: Sequence[Row]
+    rejected: int
+
+
+def read_stored(database: Database) -> Stored:
+    """What the database holds.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    pictures = _rows(database, "SELECT * FROM v_picture ORDER BY id")
+    decisions = _decisions(database, [row["generation_id"] for row in pictures])
+    names = ("pictures", *COUNTS)
+    summed = ", ".join(f"COALESCE(SUM({name}), 0) AS {name}" for name in names)
+    (sums,) = _rows(database, f"SELECT {summed} FROM v_acceptance")  # noqa: S608  # our own names
+    (rejected,) = _rows(database, "SELECT COUNT(*) AS count FROM rejected_record")
+    return Stored(
+        [{**row, "decisions": decisions.get(row["generation_id"], b"")} for row in pictures],
+        {name: int(value) for name, value in sums.items()},
+        _rows(database, "SELECT node_id, boot_id, state FROM node_state ORDER BY id"),
+        int(rejected["count"]),
+    )
+
+
+def _rows(database: Database, sql: str) -> list[dict[str, Any]]:
+    names, rows = database.select(sql, _MOST)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _decisions(database: Database, names: Sequence[str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with database.read() as connection:
+        for start in range(0, len(names), _AT_ONCE):
+            stories = queries.stories(connection, names[start : start + _AT_ONCE])
+            found.update((name, story.decisions) for name, story in stories.items())
+    return found

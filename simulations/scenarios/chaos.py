@@ -1,0 +1,39 @@
+"""Faults drawn by a seed: what a search for broken laws adds to a scenario; pure."""
+
+from typing import Any, get_args
+
+import numpy as np
+
+from simulations.scenarios.faults import Fault, OnDevices, OnWorker
+from simulations.scenarios.scenario import Scenario
+
+_KINDS = [
+    get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(Fault)[0])
+]
+_ON_DEVICES = [get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(OnDevices)]
+_ON_WORKER = [get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(OnWorker)]
+_LONGEST = 0.5  # of the scenario's length
+
+
+def with_trouble(scenario: Scenario, seed: int, count: int) -> Scenario:
+    """The scenario with so many more faults, of any kind, at any time, together or apart."""
+    rng = np.random.default_rng([seed, 4])
+    drawn = [_fault(scenario, rng) for _ in range(count)]
+    values = scenario.model_dump()
+    return Scenario.model_validate({**values, "faults": [*values["faults"], *drawn]})
+
+
+def _fault(scenario: Scenario, rng: np.random.Generator) -> dict[str, Any]:
+    kind = _KINDS[rng.integers(len(_KINDS))]
+    fault: dict[str, Any] = {
+        "kind": kind,
+        "at_s": round(float(rng.uniform(0, scenario.seconds)), 3),
+        "for_s": round(float(rng.exponential(_LONGEST / 3) * scenario.seconds) + 0.1, 3),
+    }
+    if kind in _ON_DEVICES:
+        fault["share"] = round(float(rng.uniform(0.1, 1)), 3)
+    if kind in _ON_WORKER:
+        fault["worker"] = int(rng.integers(scenario.hub.workers))
+    if kind == "jump-clock":
+        fault["by_s"] = float(rng.choice([-3600, -5, 5, 3600]))
+    return fault

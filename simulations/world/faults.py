@@ -1,0 +1,146 @@
+"""What a fault of the scenario does to the world, and how it is undone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fleet.transport.link import SimulatedLink
+from fleet.transport.memory import MemoryBroker
+from simulations.history.events import History
+from simulations.scenarios.faults import (
+    BreakWorker,
+    CutLinks,
+    DoubleClients,
+    Fault,
+    JumpClock,
+    KillAgents,
+    KillBroker,
+    KillWorker,
+    OnWorker,
+    SlowLinks,
+    SlowWorker,
+    StopDatabase,
+    SwallowLinks,
+)
+from simulations.world.machine import Machine
+from simulations.world.node import Node
+from simulations.world.worker import Stoppable, Worker
+
+
+async def bring(
+    fault: Fault,
+    nodes: Sequence[Node],
+    in_force: AbstractAsyncContextManager[None],
+    history: History,
+) -> None:
+    """Waits for a fault's time, puts it into force, and takes it back."""
+    await asyncio.sleep(fault.at_s - history.now())
+    facts = {"kind": fault.kind, "nodes": [node.resident.node for node in nodes]}
+    history.say("fault", state="begins", **facts)
+    async with in_force:
+        await asyncio.sleep(fault.for_s)
+    history.say("fault", state="ends", **facts)
+
+
+class Trouble:
+    """What faults do to a world."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        workers: Sequence[Worker],
+        storage: Stoppable,
+        machine: Machine,
+    ) -> None:
+        self._broker = broker
+        self._workers = workers
+        self._storage = storage
+        self._machine = machine
+
+    def in_force(self, fault: Fault, nodes: Sequence[Node]) -> AbstractAsyncContextManager[None]:
+        """The fault on its nodes, until the context ends."""
+        match fault:
+            case KillAgents():
+                return _dead(nodes)
+            case DoubleClients():
+                return self._doubled(nodes)
+            case CutLinks() | SwallowLinks() | SlowLinks():
+                return disturbed(fault, nodes)
+            case KillWorker() | SlowWorker() | BreakWorker():
+                return _hurt(fault, self._workers[fault.worker])
+            case KillBroker() | StopDatabase() | JumpClock():
+                return self._without(fault)
+
+    @asynccontextmanager
+    async def _doubled(self, nodes: Sequence[Node]) -> AsyncIterator[None]:
+        names = [node.resident.node for node in nodes]
+        doubles = [self._broker.connect(name) for name in names]
+        yield
+        for double, name in zip(doubles, names, strict=True):
+            double.close()
+            self._broker.mend(name)
+
+    @asynccontextmanager
+    async def _without(self, fault: KillBroker | StopDatabase | JumpClock) -> AsyncIterator[None]:
+        match fault:
+            case KillBroker():
+                self._broker.stop()
+                yield
+                self._broker.start()
+            case StopDatabase():
+                self._storage.is_stopped = True
+                yield
+                self._storage.is_stopped = False
+            case JumpClock(by_s=by_s):
+                self._machine.jumped_s += by_s
+                yield
+                self._machine.jumped_s -= by_s
+
+
+@asynccontextmanager
+async def _dead(nodes: Sequence[Node]) -> AsyncIterator[None]:
+    for node in nodes:
+        await node.kill()
+    yield
+    for node in nodes:
+        await node.start()
+
+
+@asynccontextmanager
+async def disturbed(
+    fault: CutLinks | SwallowLinks | SlowLinks, nodes: Sequence[Node]
+) -> AsyncIterator[None]:
+    """The networks of some nodes, disturbed until the context ends."""
+    for link in _links(nodes):
+        match fault:
+            case CutLinks():
+                link.cut()
+            case SwallowLinks():
+                link.cut(silently=True)
+            case SlowLinks(times=times):
+                link.stretch(times)
+    yield
+    for link in _links(nodes):
+        link.mend()
+        link.stretch(1)
+
+
+@asynccontextmanager
+async def _hurt(fault: OnWorker, worker: Worker) -> AsyncIterator[None]:
+    match fault:
+        case KillWorker():
+            await worker.kill()
+            yield
+            await worker.start()
+        case SlowWorker(times=times):
+            worker.runner.times *= times
+            yield
+            worker.runner.times /= times
+        case BreakWorker():
+            worker.runner.is_broken = True
+            yield
+            worker.runner.is_broken = False
+
+
+def _links(nodes: Sequence[Node]) -> list[SimulatedLink]:
+    return [node.link for node in nodes if node.link is not None]

@@ -1,0 +1,147 @@
+"""The history checker: a sound history passes, and every law catches what breaks it."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulations.history.checker import LAWS, Run, check
+from simulations.history.events import Event
+from simulations.history.stored import COUNTS, Stored
+
+COUNTED = {
+    "tokens": 8,
+    "prefix": 1,
+    "local": 4,
+    "verified": 3,
+    "corrected": 1,
+    "unverified": 0,
+    "wasted": 5,
+    "forwards": 3,
+    "round_trips": 4,
+    "retries": 0,
+    "bytes_up": 900,
+    "bytes_down": 400,
+}
+DECISIONS = bytes([0, 1, 1, 1, 1, 2, 2, 3])
+
+
+def event(at: float, name: str, **facts: Any) -> Event:
+    return {"at": at, "event": name, **facts}
+
+
+def made(wish: int, generation: str) -> Event:
+    picture = {"took_s": 1.0, "generation": generation, "image": "i-7", "fallback": ""}
+    return event(2.0 + wish, "made", node="a", wish=wish, **picture, **COUNTED)
+
+
+def row(sequence: int, generation: str, boot: str = "b1") -> dict[str, Any]:
+    key = {"node_id": "a", "boot_id": boot, "sequence": sequence, "generation_id": generation}
+    return {**key, **COUNTED, "fallback": "", "decisions": DECISIONS}
+
+
+def state(boot: str, said: str) -> dict[str, str]:
+    return {"node_id": "a", "boot_id": boot, "state": said}
+
+
+def sound() -> Run:
+    """Two pictures of one boot, one interrupted by a kill, and one of the next boot."""
+    wishes = [event(i, "asked", node="a", wish=i, caption="c", seed=7) for i in range(4)]
+    return Run(
+        events=[
+            *wishes,
+            made(0, "g0"),
+            made(1, "g1"),
+            event(4.0, "interrupted", node="a", wish=2),
+            made(3, "g3"),
+            event(9.0, "end", unsettled=0),
+        ],
+        stored=Stored(
+            pictures=[row(1, "g0"), row(2, "g1"), row(1, "g3", "b2")],
+            sums={"pictures": 3, **{name: 3 * COUNTED[name] for name in COUNTS}},
+            states=[
+                state("b1", "ready"),
+                state("b1", "lost"),
+                state("b1", "ready"),
+                state("b1", "lost"),
+                state("b2", "ready"),
+                state("b2", "stopped"),
+            ],
+            rejected=0,
+        ),
+        deadline_s=30.0,
+        twin=lambda _, seed: f"i-{seed}",
+    )
+
+
+def broken(**changes: Any) -> Run:
+    run = copy.deepcopy(sound())
+    return replace(run, stored=replace(run.stored, **changes))
+
+
+def without_record() -> Run:
+    run = broken()
+    return replace(run, stored=replace(run.stored, pictures=run.stored.pictures[1:]))
+
+
+def with_event(**changes: Any) -> Run:
+    run = sound()
+    return replace(
+        run,
+        events=[{**each, **changes} if each["event"] == "made" else each for each in run.events],
+    )
+
+
+def with_row(**changes: Any) -> Run:
+    run = sound()
+    return broken(pictures=[{**run.stored.pictures[0], **changes}, *run.stored.pictures[1:]])
+
+
+PLANTED: list[tuple[str, Callable[[], Run]]] = [
+    ("nothing is lost", without_record),
+    ("nothing is lost", lambda: broken(rejected=1)),
+    (
+        "nothing is lost",
+        lambda: replace(sound(), events=[*sound().events[:-1], event(9.0, "end", unsettled=2)]),
+    ),
+    ("no sequence is missing", lambda: with_row(sequence=3)),
+    ("nothing is doubled", lambda: broken(pictures=[*sound().stored.pictures, row(3, "g0")])),
+    ("nothing is doubled", lambda: broken(pictures=[*sound().stored.pictures, row(2, "g9")])),
+    ("rows say what agents said", lambda: with_row(round_trips=5)),
+    ("rows say what agents said", lambda: with_row(fallback="timeout")),
+    ("every token is accounted for", lambda: with_row(decisions=DECISIONS[:-1])),
+    ("every token is accounted for", lambda: with_row(local=5, verified=2)),
+    ("sums are those of rows", lambda: broken(sums={**sound().stored.sums, "pictures": 4})),
+    ("sums are those of rows", lambda: broken(sums={**sound().stored.sums, "bytes_up": 1})),
+    ("states are legal", lambda: broken(states=[*sound().stored.states, state("b2", "ready")])),
+    ("states are legal", lambda: broken(states=[*sound().stored.states[:-1], state("b1", "lost")])),
+    ("each wish ends once", lambda: replace(sound(), events=sound().events[1:])),
+    ("each wish ends once", lambda: replace(sound(), events=[*sound().events, made(3, "g3")])),
+    ("each wish ends once", lambda: replace(sound(), events=sound().events[:-2])),
+    ("deadlines are kept", lambda: with_event(took_s=33.0)),
+    ("pictures are their fault-free twins", lambda: with_event(image="i-8")),
+]
+
+
+def test_a_sound_history_breaks_no_law() -> None:
+    assert check(sound()) == []
+
+
+@pytest.mark.parametrize(
+    ("law", "plant"), PLANTED, ids=[f"{index} {law}" for index, (law, _) in enumerate(PLANTED)]
+)
+def test_a_planted_violation_is_found(law: str, plant: Callable[[], Run]) -> None:
+    assert law in {found.law for found in check(plant())}
+
+
+def test_every_law_has_a_violation_that_it_finds() -> None:
+    assert {law for law, _ in PLANTED} == set(LAWS)
+
+
+def test_a_picture_that_fell_back_need_not_be_its_twin() -> None:
+    assert check(with_event(image="i-8", unverified=0, fallback="timeout")) != []
+    laws = {found.law for found in check(with_event(image="i-8", fallback="timeout"))}
+
+    assert "pictures are their fault-free twins" not in laws

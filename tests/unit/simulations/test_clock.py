@@ -1,0 +1,67 @@
+"""The virtual clock: time jumps, and what would be threads take the time that they work."""
+
+import asyncio
+import time
+
+import pytest
+
+from simulations.world.clock import DeadlockError, VirtualTimeLoop, run_in_virtual_time
+
+
+def test_an_hour_of_sleep_takes_no_time() -> None:
+    async def sleep() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    begun = time.monotonic()
+
+    assert run_in_virtual_time(sleep()) == pytest.approx(3600)
+    assert time.monotonic() - begun < 60
+
+
+def test_work_in_a_thread_takes_its_time_and_sees_what_happens_meanwhile() -> None:
+    async def draft() -> tuple[list[float], float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        verdicts: list[float] = []
+        loop.call_later(0.25, verdicts.append, 0.25)
+
+        def steps() -> list[float]:
+            seen = []
+            for _ in range(4):
+                loop.work(0.1)
+                seen.append(loop.time() if verdicts else 0.0)
+            return seen
+
+        return await asyncio.to_thread(steps), loop.time()
+
+    seen, ended = run_in_virtual_time(draft())
+
+    assert seen == pytest.approx([0.0, 0.0, 0.3, 0.4])
+    assert ended == pytest.approx(0.4)
+
+
+def test_what_fails_in_a_thread_fails_where_it_is_awaited() -> None:
+    async def fail() -> None:
+        def broken() -> None:
+            raise ArithmeticError("as planned")
+
+        await asyncio.to_thread(broken)
+
+    with pytest.raises(ArithmeticError, match="as planned"):
+        run_in_virtual_time(fail())
+
+
+def test_work_on_the_event_loop_itself_is_an_error() -> None:
+    async def block() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.work(1)
+
+    with pytest.raises(RuntimeError, match="hold up everything"):
+        run_in_virtual_time(block())
+
+
+def test_a_wait_that_nobody_ends_is_told() -> None:
+    with pytest.raises(DeadlockError):
+        run_in_virtual_time(asyncio.Event().wait())
