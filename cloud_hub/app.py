@@ -10,6 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
 from cloud_hub import caring, metrics, nodes, presence, recording
 from cloud_hub.engine.collect import Pace
 from cloud_hub.engine.loop import Engine
@@ -41,6 +45,7 @@ from fleet.models.bundle import (
 )
 from fleet.models.caption import Captions, CaptionVocabulary
 from fleet.protocol import topics
+from fleet.serving import serving
 from fleet.transport.base import Transport
 
 log = get_logger(__name__)
@@ -106,6 +111,10 @@ async def serve(
     notices = Notices(time.monotonic)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(metrics.exposed(engine, settings.metrics.host, settings.metrics.port))
+        if settings.models.port is not None:
+            files = model_files(settings.models_path)
+            place = (settings.models.host, settings.models.port)
+            await stack.enter_async_context(serving(files, *place, "models.port"))
         work = await _verify(settings, transport, hub, engine, notices, stack)
         if hub.database is not None:
             checks = _checks(settings, hub, notices)
@@ -166,6 +175,11 @@ def _schedule(
     serving = Serving(hub.identity.cloud_version, settings.engine.law_share)
     bundle = partial(device_bundle, settings.model)
     return scheduling.run(scheduling.Hub(transport, database, serving, bundle))
+
+
+def model_files(folder: Path) -> Starlette:
+    """The bundles that rounds made, below /models; parts of files may be asked for."""
+    return Starlette(routes=[Mount("/models", StaticFiles(directory=folder, check_dir=False))])
 
 
 def device_bundle(model: Path | None, folder: Path | None = None) -> Bundle:

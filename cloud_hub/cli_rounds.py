@@ -80,6 +80,39 @@ def stop(run_id: str, config: Path | None) -> None:
     click.echo(f"{run_id} stops within some seconds; `cloud_hub rounds resume {run_id}` goes on")
 
 
+@rounds.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Private key that signs, in PEM form (Ed25519); devices hold the public one.",
+)
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Device bundle whose head was trained. Default: the one beside the cloud model.",
+)
+@config_option
+@command_errors
+def publish(run_id: str, key: Path, bundle: Path | None, config: Path | None) -> None:
+    """Make the device bundle of a run, sign it, and put it into the catalog.
+
+    Devices run it when they are told to: `cloud_hub configure NODE device.version=VERSION
+    device.source=http://HUB:PORT/models` (setting models.port).
+    """
+    from cloud_hub.app import device_bundle
+    from cloud_hub.rounds.product import publish as make
+
+    settings = _settings(config)
+    base = device_bundle(settings.model, bundle)
+    with _database(config) as database:
+        made = make(database, run_id, base, settings.models_path, key)
+    click.echo(f"{made.version} is in {made.folder}")
+    for name, value in made.facts["figures"].items():
+        click.echo(f"  {name:<20}{value:.4f}")
+
+
 @rounds.command("list")
 @_json
 @config_option

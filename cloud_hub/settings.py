@@ -107,6 +107,18 @@ class MetricsSettings(Section):
     host: str = Field(default="127.0.0.1", description="address it listens on")
 
 
+class ModelsSettings(Section):
+    """Where devices fetch what rounds made."""
+
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="HTTP port of /models; 0: any free one; unset: none",
+    )
+    host: str = Field(default="127.0.0.1", description="address it listens on")
+
+
 class LogSettings(Section):
     """What is written to stderr."""
 
@@ -135,12 +147,18 @@ class HubSettings(Settings):
     store: StoreSettings = StoreSettings()
     engine: EngineSettings = EngineSettings()
     metrics: MetricsSettings = MetricsSettings()
+    models: ModelsSettings = ModelsSettings()
     log: LogSettings = LogSettings()
 
     @property
     def has_broker(self) -> bool:
         """Whether a broker's host was given; else the hub starts the trial broker itself."""
         return "host" in self.broker.model_fields_set
+
+    @property
+    def models_path(self) -> Path:
+        """Folder of the bundles that rounds made."""
+        return self.data_dir.expanduser() / "models"
 
     @property
     def store_url(self) -> str:

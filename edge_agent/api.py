@@ -14,13 +14,10 @@ reader: beyond it steps and previews are left out, the last event never.
 import asyncio
 import hmac
 import json
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,12 +25,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edge_agent.answer import Glimpse, Made, Step, glimpse_of, step_of
-from edge_agent.endpoint import HOST
 from edge_agent.generate import Preview, Progress
 from edge_agent.maker import Wish
 from edge_agent.settings import WithoutCloud
 from edge_agent.shelf import Shelf, Shelved
-from fleet.errors import AddressInUseError, FleetError, InvalidInputError
+from fleet.errors import FleetError, InvalidInputError
 from fleet.ids import GenerationId
 from fleet.logs import get_logger
 
@@ -42,7 +38,6 @@ log = get_logger(__name__)
 EVENT_LIMIT = 32
 STEP_S = 0.1  # between two steps told
 BODY_LIMIT = 16 << 10
-START_S = 5.0
 QUIET_S = 5.0  # after so long a stream says that it lives
 
 Make = Callable[[Wish, "Events"], Awaitable[Made]]
@@ -144,50 +139,6 @@ def _guarded(endpoint: Endpoint, token: str) -> Endpoint:
             return JSONResponse(_error(error), status_code=422)
 
     return guarded
-
-
-@asynccontextmanager
-async def serving(app: Starlette, port: int) -> AsyncIterator[int]:
-    """Serves on loopback until the context ends; gives the port.
-
-    Raises:
-        AddressInUseError: Another process holds the port.
-    """
-    listener = _listen(port)
-    server = _Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11"
-        )
-    )
-    serving_task = asyncio.create_task(server.serve(sockets=[listener]), name="local api")
-    try:
-        yield int(listener.getsockname()[1])
-    finally:
-        server.should_exit = server.force_exit = True
-        await asyncio.wait([serving_task], timeout=START_S)
-        listener.close()
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn inside somebody else's program: signals are not its business."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(64)
-    except OSError as error:
-        listener.close()
-        raise AddressInUseError(
-            f"port {port} on {HOST} is taken: set api.port to another, or to 0 for any"
-        ) from error
-    return listener
 
 
 def _refuse(request: Request, token: str) -> Response | None:

@@ -5,17 +5,19 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_agent.answer import Made, made_of
-from edge_agent.api import application, serving
+from edge_agent.api import application
 from edge_agent.delivery import Delivery
 from edge_agent.device import Device
-from edge_agent.endpoint import Endpoint, new_token, published
+from edge_agent.endpoint import HOST, Endpoint, new_token, published
 from edge_agent.generate import Outcome
 from edge_agent.learning import LAW_SIZE, Learning, can_train, readiness
 from edge_agent.maker import Around, Maker, Report, Wish
+from edge_agent.model_store import ModelStore, Signed
 from edge_agent.outbox import Limits, Outbox
 from edge_agent.presence import Counts, Presence
 from edge_agent.record import Recorder
@@ -28,11 +30,13 @@ from edge_agent.surroundings import Surroundings
 from edge_agent.threads import remembered
 from edge_agent.training.trainer import READY, Trainer
 from edge_agent.training.worker import Worker
+from edge_agent.updates import Replaceable, Updates
 from edge_agent.verifier import Patience, Speaker, Verifier
 from fleet.errors import OutputError
 from fleet.logs import configure_logs
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, Bundle, Manifest, reference_path
 from fleet.protocol import topics
+from fleet.serving import serving
 from fleet.transport.base import Transport
 from fleet.transport.calls import Calls
 
@@ -44,12 +48,17 @@ class Agent:
     """A running agent."""
 
     station: Station
-    manifest: Manifest
+    device: Replaceable
     maker: Maker
     delivery: Delivery
     surroundings: Surroundings
     shelf: Shelf
     remote: Remote
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the model that runs now."""
+        return self.device.manifest
 
     async def make(self, wish: Wish, report: Report) -> Made:
         """One picture; see `Maker.make`."""
@@ -136,11 +145,21 @@ def load_device(settings: AgentSettings, *, trains: bool = False) -> Device:
     bundle = Bundle.open(*_bundle_paths(settings))
     threads = settings.device.threads or remembered(
         settings.state_path / "threads.json",
-        bundle.manifest.device_version,
+        bundle.manifest.made_by,  # another head costs the same
         lambda: fastest_threads(bundle, os.cpu_count() or 1),
     )
     keeps_states = trains and can_train(settings.training)
     return BundleDevice(bundle, threads, keeps_states=keeps_states)
+
+
+def _load_tested(settings: AgentSettings, signed: Signed) -> Device:
+    """The device model of a version that was fetched, if it passes its self-test."""
+    from edge_agent.bundle_device import BundleDevice
+
+    device = load_device(settings.model_copy(update=signed.as_settings), trains=True)
+    assert isinstance(device, BundleDevice)  # noqa: S101 - for the type checker
+    device.self_test()
+    return device
 
 
 def _bundle_paths(settings: AgentSettings) -> tuple[Path, Path]:
@@ -170,7 +189,7 @@ async def run(
     async with agent(settings, station, device, transport, announce, trains=True) as running:
         token = new_token()
         app = application(running.make, running.status, running.shelf, token)
-        async with serving(app, settings.api.port) as port:
+        async with serving(app, HOST, settings.api.port, "api.port") as port:
             with published(station.api_path, Endpoint(port, token, os.getpid())):
                 announce("ready")
                 await asyncio.Event().wait()
@@ -191,6 +210,7 @@ async def agent(
     Raises:
         OutputError: The outbox cannot be opened.
     """
+    fitted = Replaceable(device)
     spool = settings.outbox
     limits = Limits(spool.max_bytes, spool.max_records, spool.max_age_s, spool.reserve_bytes)
     with Outbox(station.outbox_path, limits) as outbox:
@@ -201,7 +221,7 @@ async def agent(
             if training == READY:
                 learning = Learning(station.training_path, device.manifest, settings.training)
             links = _Links(transport, calls, delivery, learning)
-            running = _assemble(settings, station, device, links, announce)
+            running = _assemble(settings, station, fitted, links, announce)
             presence = presence_of(station, device.manifest, training)
             async with asyncio.TaskGroup() as tasks:
                 background = [
@@ -220,9 +240,13 @@ async def agent(
                         ),
                     )
                 ]
+                worker = _worker(settings, running)
                 if learning is not None:
-                    trainer = _trainer(settings, running, transport)
+                    trainer = Trainer(station.node, station.training_path, worker, transport)
                     background.append(tasks.create_task(trainer.run(), name="training"))
+                if trains:
+                    updates = _updates(settings, running, worker, presence)
+                    background.append(tasks.create_task(updates.run(), name="updates"))
                 try:
                     yield running
                 finally:
@@ -231,17 +255,35 @@ async def agent(
                     await presence.goodbye(transport, running.counts)
 
 
-def _trainer(settings: AgentSettings, running: Agent, transport: Transport) -> Trainer:
+def _worker(settings: AgentSettings, running: Agent) -> Worker:
     folder, maker = running.station.training_path, running.maker
-    worker = Worker(
-        (folder, *_bundle_paths(settings)), lambda: maker.is_working or maker.waiting > 0
-    )
-    return Trainer(running.station.node, folder, worker, transport)
+    return Worker((folder, *_bundle_paths(settings)), lambda: maker.is_working or maker.waiting > 0)
+
+
+def _updates(
+    settings: AgentSettings, running: Agent, worker: Worker, presence: Presence
+) -> Updates:
+    """What follows the version that the operator wants, from now on."""
+    path, key = _bundle_paths(settings)
+    fetched_key = settings.device.public_key
+    base = Signed(path, key, running.device.manifest)
+    store = ModelStore(running.station.models_path, base, fetched_key or key)
+
+    async def replace(signed: Signed, device: Device) -> None:
+        await running.maker.replace(lambda: running.device.take(device))
+        await worker.rebase((running.station.training_path, signed.path, signed.public_key))
+
+    def tell(what: str) -> None:
+        presence.tell(running.manifest.device_version, what)
+
+    updates = Updates(store, partial(_load_tested, settings), replace, tell)
+    running.remote.watch(lambda now: updates.want(now.device.version, now.device.source))
+    return updates
 
 
 def _bench(running: Agent) -> Bench:
     return Bench(
-        running.manifest.device_version,
+        lambda: running.manifest.device_version,
         running.can_repair,
         running.remake,
         running.surroundings.announce,
@@ -261,7 +303,7 @@ class _Links:
 def _assemble(
     settings: AgentSettings,
     station: Station,
-    device: Device,
+    device: Replaceable,
     links: _Links,
     announce: Announce,
 ) -> Agent:
@@ -277,9 +319,10 @@ def _assemble(
     recorder = Recorder(station.boot, device, settings.record, settings.node.send_captions)
 
     async def keep(outcome: Outcome, repairs: str) -> str:
+        record = recorder.record(outcome, repairs=repairs)  # before another model may run
         if links.learning is not None:
             await links.learning.keep(outcome)
-        return await links.delivery.put(recorder.record(outcome, repairs=repairs))
+        return await links.delivery.put(record)
 
     surroundings = Surroundings(settings.broker.address, announce, verifier.worker_is_down)
     around = Around(
@@ -298,4 +341,4 @@ def _assemble(
 
     remote = Remote(station.desired_path, settings, apply)
     remote.start()
-    return Agent(station, device.manifest, maker, links.delivery, surroundings, shelf, remote)
+    return Agent(station, device, maker, links.delivery, surroundings, shelf, remote)

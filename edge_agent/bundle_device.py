@@ -12,9 +12,12 @@ from fleet.decoding.accept import START, Decision, decide, device_only, follow, 
 from fleet.decoding.residual import law_to_send
 from fleet.decoding.sampling import sharpen
 from fleet.decoding.uncertainty import quantise_features
+from fleet.errors import BundleError
 from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, Extra, ImageDecoder
 from fleet.prediction import Prediction
+
+_TESTED = 16  # tokens of a self-test
 
 
 class BundleDevice:
@@ -71,6 +74,28 @@ class BundleDevice:
             extras=logits + states,
         )
         return BundleDrafter(self._model, state, order)
+
+    def self_test(self) -> None:
+        """Drafts the first tokens of a picture, and decodes one.
+
+        Raises:
+            BundleError: The model gives no numbers, or does not run.
+        """
+        manifest = self.manifest
+        try:
+            state = self._model.begin([], seed=0, sampling=manifest.sampling, policy=device_only())
+            token = -1
+            for position in range(min(_TESTED, manifest.tokens)):
+                found = self._model.step(state, position, token)
+                token = found.token
+                sound = np.isfinite(found.hidden).all() and np.isfinite(found.scores).all()
+                if not sound or not 0 <= token < manifest.vocab_size:
+                    raise BundleError(f"model {manifest.device_version} gives no numbers")
+            self._decoder.decode(np.zeros(manifest.tokens, np.int64))
+        except BundleError:
+            raise
+        except Exception as error:
+            raise BundleError(f"model {manifest.device_version} does not run: {error}") from error
 
     def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
         """Interval features [k, 48] in the bundle's steps."""

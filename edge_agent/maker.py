@@ -78,7 +78,6 @@ class Maker:
     ) -> None:
         self.pictures = 0
         self._device = device
-        self._manifest = device.manifest
         self._calibration = _calibration(device.manifest, defaults)
         self._defaults = defaults
         self._verifier = verifier
@@ -90,7 +89,7 @@ class Maker:
     def configure(self, defaults: GenerationSettings) -> None:
         """Other defaults, from the next picture on."""
         self._defaults = defaults
-        self._calibration = _calibration(self._manifest, defaults)
+        self._calibration = _calibration(self._device.manifest, defaults)
 
     @property
     def settled(self) -> int:
@@ -106,6 +105,17 @@ class Maker:
     def waiting(self) -> int:
         """Pictures that wait for their turn."""
         return self._turns.waiting
+
+    async def replace(self, act: Callable[[], None]) -> None:
+        """Calls `act` between two pictures, and goes on with what the device is then.
+
+        Raises:
+            CapacityError: Too many pictures wait.
+        """
+        async with self._turns.turn("update"):
+            act()
+            self._paces.clear()  # another model, other odds
+            self.configure(self._defaults)
 
     async def make(self, wish: Wish, report: Report) -> tuple[Outcome, str]:
         """The picture, and "" or a sentence on what went wrong with its record.
@@ -184,9 +194,9 @@ class Maker:
         return Order(
             caption=wish.caption,
             seed=seed,
-            sampling=self._manifest.sampling,
+            sampling=self._device.manifest.sampling,
             policy=PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration),
-            prefix_tokens=self._manifest.prefix_tokens if prefix is None else prefix,
+            prefix_tokens=self._device.manifest.prefix_tokens if prefix is None else prefix,
             use_features=self._defaults.use_features,
             rule=Rule(self._defaults.rule, self._defaults.relaxation),
         )

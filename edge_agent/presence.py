@@ -6,7 +6,7 @@ import platform
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Literal
 
@@ -41,14 +41,21 @@ class Counts:
 NOTHING = Counts(0, Spool(0, 0, 0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Presence:
-    """The statuses of one boot of one node."""
+    """The statuses of one boot of one node; what changes is said with the next of them."""
 
     station: Station
     device_version: ModelVersion
     family: str
     training: str = ""  # "ready", or why this node does not take part in rounds
+    update: str = ""  # what stands between the device and the model that is wanted, if anything
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, device_version: ModelVersion, update: str) -> None:
+        """Says which model runs, and what stands between it and the wanted one; at once."""
+        self.device_version, self.update = device_version, update
+        self._news.set()
 
     def will(self) -> Will:
         """What the broker says when the link dies without a goodbye."""
@@ -62,11 +69,20 @@ class Presence:
         while True:
             await transport.wait_connected()
             await self._publish(transport, self._status("ready", await counts(), facts()))
-            try:
-                async with asyncio.timeout(heartbeat_s * random.uniform(1 - JITTER, 1 + JITTER)):
-                    await transport.wait_connected(False)
-            except TimeoutError:
-                continue
+            await self._until_next(transport, heartbeat_s * random.uniform(1 - JITTER, 1 + JITTER))
+
+    async def _until_next(self, transport: Transport, heartbeat_s: float) -> None:
+        """Returns at the heartbeat, when the link has gone, or when there is news."""
+        waits = [
+            asyncio.create_task(transport.wait_connected(False), name="link of presence"),
+            asyncio.create_task(self._news.wait(), name="news of presence"),
+        ]
+        try:
+            await asyncio.wait(waits, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._news.clear()
+            for each in waits:
+                each.cancel()
 
     async def goodbye(self, transport: Transport, counts: Callable[[], Awaitable[Counts]]) -> None:
         """Says "stopped", where the link still stands."""
@@ -87,6 +103,7 @@ class Presence:
     ) -> NodeStatus:
         spool = counts.spool
         training = {"training": self.training} if self.training else {}
+        training |= {"update": self.update} if self.update else {}
         lost = {"outbox_lost": str(spool.lost), "outbox_stripped": str(spool.stripped)}
         lost |= {f"outbox_lost_{name}": str(total) for name, total in spool.sums.items()}
         return NodeStatus(

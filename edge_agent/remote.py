@@ -33,6 +33,8 @@ REMOTE = (
     "generation.outage_patience_s",
     "generation.window",
     "generation.in_flight",
+    "device.version",
+    "device.source",
     "record.level",
     "record.detailed_share",
     "log.level",
@@ -82,6 +84,7 @@ class Remote:
     local: AgentSettings
     apply: Callable[[AgentSettings], None]
     _desired: DesiredSettings = field(init=False)
+    _watchers: list[Callable[[AgentSettings], None]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._desired = _read(self.file)
@@ -96,6 +99,11 @@ class Remote:
         if self.version:
             self.apply(overlay(self.local, self._desired.settings)[0])
 
+    def watch(self, act: Callable[[AgentSettings], None]) -> None:
+        """Calls `act` with what is in force now, and whenever that changes."""
+        self._watchers.append(act)
+        act(overlay(self.local, self._desired.settings)[0])
+
     def take(self, desired: DesiredSettings) -> None:
         """Puts a newer desired state into force; an older one, or the same again, changes nothing.
 
@@ -109,7 +117,9 @@ class Remote:
         except OSError as error:
             raise OutputError(f"{self.file} cannot be written: {error.strerror}") from error
         self._desired = desired
-        self.apply(overlay(self.local, desired.settings)[0])
+        changed = overlay(self.local, desired.settings)[0]
+        for act in (self.apply, *self._watchers):
+            act(changed)
 
     def report(self, boot: BootId) -> ReportedSettings:
         """What is in force, for the operator."""

@@ -26,7 +26,7 @@ log = get_logger(__name__)
 class Bench:
     """What a repair needs of the rest of the agent."""
 
-    device_version: ModelVersion
+    device_version: Callable[[], ModelVersion]  # of now
     can_begin: Callable[[], bool]  # the hub is there, and nobody waits for a picture
     remake: Callable[[Unfinished], Awaitable[Made]]  # fails where the cloud cannot help
     announce: Callable[[str], None]
@@ -51,7 +51,7 @@ async def repair_all(shelf: Shelf, bench: Bench) -> None:
 
 async def _repair(waiting: Shelved, shelf: Shelf, bench: Bench) -> None:
     unfinished = waiting.unfinished
-    if unfinished.device_version != bench.device_version:
+    if unfinished.device_version != bench.device_version():
         shelf.give_up(waiting, "the device model is another one now: ask for the picture again")
         return
     try:

@@ -104,6 +104,17 @@ class DeviceSettings(Section):
     threads: int | None = Field(
         default=None, ge=1, description="of the device step; unset: measured once, remembered"
     )
+    version: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{16})?$",
+        description="model to run, another head for the bundle's network; empty: the bundle's",
+    )
+    source: str = Field(
+        default="", max_length=256, description="URL below which versions are fetched"
+    )
+    public_key: Path | None = Field(
+        default=None, description="key of whoever signs fetched versions; unset: public_key's"
+    )
 
 
 class OutboxSettings(Section):

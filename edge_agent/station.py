@@ -43,6 +43,11 @@ class Station:
         return self.path / "training"
 
     @property
+    def models_path(self) -> Path:
+        """Model versions that were fetched."""
+        return self.path / "models"
+
+    @property
     def desired_path(self) -> Path:
         """The settings that the operator wanted last."""
         return self.path / "desired.json"

@@ -70,6 +70,11 @@ class Worker:
             await asyncio.wait([pauses])
         return answer
 
+    async def rebase(self, arguments: Sequence[Path]) -> None:
+        """Other arguments from now on; what the process was computing is asked for again."""
+        self._arguments = [str(each) for each in arguments]
+        await self.close()
+
     async def close(self) -> None:
         """Ends the process, whatever it is doing."""
         process, self._process = self._process, None

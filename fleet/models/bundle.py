@@ -129,9 +129,7 @@ class Bundle:
         Raises:
             BundleError: One of them is wrong; the sentence names the file and what to do.
         """
-        text = read_file(path / MANIFEST)
-        _check_signature(path, text, public_key)
-        bundle = cls(path, _parse_manifest(path, text))
+        bundle = cls(path, signed_manifest(path, public_key))
         for entry in bundle.manifest.files:
             bundle.read(entry.name)
         return bundle
@@ -157,6 +155,17 @@ class Bundle:
                 "fetch the bundle again"
             )
         return content
+
+
+def signed_manifest(path: Path, public_key: Path) -> Manifest:
+    """The manifest in the folder `path`, its signature checked; the other files may be missing.
+
+    Raises:
+        BundleError: It was not signed with that key, or is no manifest.
+    """
+    text = read_file(path / MANIFEST)
+    _check_signature(path, text, public_key)
+    return _parse_manifest(path, text)
 
 
 def write_bundle(
