@@ -10,6 +10,7 @@ as soon as there is room.
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -86,7 +87,10 @@ class Spooled:
 
 
 class Outbox:
-    """The spool of one state folder; used from one thread at a time."""
+    """The spool of one state folder; used from one thread at a time.
+
+    Closing waits for a call that runs: one whose waiter was cancelled goes on in its thread.
+    """
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class Outbox:
         self._memory: deque[GenerationRecord] = deque()
         self._lost_in_memory: Counter[str] = Counter()  # counts that are not on disk yet
         self._next: dict[str, int] = {}
+        self._lock = threading.RLock()
         with self._sentences():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -124,7 +129,8 @@ class Outbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._db.close()
+        with self._lock:
+            self._db.close()
 
     def put(self, record: GenerationRecord) -> GenerationRecord:
         """Spools `record` under the next sequence number of its boot, and returns it numbered.
@@ -300,7 +306,8 @@ class Outbox:
     def _sentences(self) -> Iterator[None]:
         """Turns SQLite's errors into ours."""
         try:
-            yield
+            with self._lock:
+                yield
         except sqlite3.Error as error:
             raise OutputError(
                 f"the outbox {self._path} cannot be written ({error}): free some space or check"

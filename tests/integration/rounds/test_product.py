@@ -123,7 +123,8 @@ async def test_a_device_fetches_tests_and_runs_what_rounds_made_and_goes_back(
             async def want(number: int, version: str) -> None:
                 values = {"device.version": f'"{version}"', "device.source": source}
                 wanted = DesiredSettings(version=number, settings=values)
-                await operator.publish(topics.desired(station.node), encode(wanted), qos=1)
+                topic = topics.desired(station.node)
+                await operator.publish(topic, encode(wanted), qos=1, retain=True)
 
             async def until(version: str) -> float:
                 begun = time.monotonic()

@@ -1,7 +1,9 @@
 """The spool loses nothing that it took, and says what it had to leave out."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +53,25 @@ def test_a_record_stays_until_its_receipt(path: Path) -> None:
         assert 1 == outbox.state().records
         assert 1 == outbox.drop(BootId("boot"), [1])
         assert 0 == outbox.state().records
+
+
+def test_closing_waits_for_a_call_that_still_runs(path: Path) -> None:
+    is_writing, may_go_on = threading.Event(), threading.Event()
+
+    def free_bytes(_: Path) -> int:
+        is_writing.set()
+        may_go_on.wait(30)
+        return 1 << 40
+
+    with ThreadPoolExecutor(2) as pool:
+        with Outbox(path, ROOMY, free_bytes=free_bytes) as outbox:
+            writing = pool.submit(outbox.put, toy_record(arrays=8))
+            assert is_writing.wait(30)
+            pool.submit(may_go_on.wait, 0.2).add_done_callback(lambda _: may_go_on.set())
+        assert may_go_on.is_set()
+        writing.result(30)
+    with Outbox(path, ROOMY) as outbox:
+        assert 1 == outbox.state().records
 
 
 def test_a_receipt_for_something_else_drops_nothing(outbox: Outbox) -> None:
