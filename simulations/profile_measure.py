@@ -113,7 +113,11 @@ def _worker(model: CloudModel, rounds: int) -> WorkerCosts:
     ]
     shapes = np.array([[1, spans * tokens, spans] for spans, tokens in SHAPES])
     fixed, token, span = _non_negative(shapes, np.array(seconds))
-    return WorkerCosts(forward_s=fixed, token_s=token, request_s=span + _message_s(rounds))
+    return WorkerCosts(
+        forward_s=_rounded(fixed),
+        token_s=_rounded(token),
+        request_s=_rounded(span + _message_s(rounds)),
+    )
 
 
 def _message_s(rounds: int) -> float:
@@ -191,7 +195,9 @@ def _agreement(made: Sequence[Made]) -> Agreement:
         raise FleetError("a picture was not finished by the cloud: try on a quieter machine")
     drafted = sum(each.tokens - each.prefix for each in made)
     judged, fell = sum(each.verified for each in made), sum(each.corrected for each in made)
-    return Agreement(uncertain=judged / drafted, acceptance=1 - fell / max(judged, 1))
+    return Agreement(
+        uncertain=_rounded(judged / drafted), acceptance=_rounded(1 - fell / max(judged, 1))
+    )
 
 
 def _span(slot: int, start: int, tokens: int, caption: tuple[int, ...] | None = None) -> Span:
@@ -210,7 +216,12 @@ def _median(work: Callable[[], object], rounds: int) -> float:
         work()
         if turn >= _WARM_UP:
             times.append(time.process_time() - begun)
-    return statistics.median(times)
+    return _rounded(statistics.median(times))
+
+
+def _rounded(value: float) -> float:
+    """Four digits: what is measured has no more."""
+    return float(f"{value:.4g}")
 
 
 def _non_negative(rows: NDArray[np.int64], values: NDArray[np.float64]) -> list[float]:

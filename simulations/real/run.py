@@ -38,7 +38,7 @@ _POLL_S = 0.2
 
 
 @dataclass(slots=True)
-class _Ear:
+class Ear:
     """Hears the events of all crowds."""
 
     files: Sequence[Path]
@@ -127,7 +127,7 @@ def _run(
     order: RealOrder, site: Site, tally: Tally, on_tick: Callable[[Tally], None]
 ) -> list[Event]:
     files = [site.folder / "state" / f"events-{part}.jsonl" for part in range(order.crowds)]
-    ear = _Ear(files, tally)
+    ear = Ear(files, tally)
     world = {"scenario": order.scenario.name, "seed": order.seed}
     ear.say({"at": 0.0, "event": "world", **world})
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def _attend(
     order: RealOrder,
     crowds: Sequence[Program],
     servers: dict[str, _Server],
-    ear: _Ear,
+    ear: Ear,
     now: Callable[[], float],
     on_tick: Callable[[Tally], None],
 ) -> None:

@@ -85,7 +85,7 @@ def _whole(found: Findings) -> Table:
     ends = ", ".join(f"{tally.events[end]} {end}" for end in ENDS if tally.events[end])
     rows = (
         ("devices, workers", f"{len(found.fleet)}, {found.scenario.hub.workers}"),
-        ("pictures asked for", f"{tally.events['asked']}: {ends}"),
+        ("pictures asked for", f"{tally.events['asked']}: {ends}" if ends else "0"),
         ("pictures/s", f"{tally.made / found.scenario.seconds:.2f}"),
         ("seconds of a picture, p50 / p95 / p99", _quantiles(tally, 0.5, 0.95, 0.99)),
         ("cloud share (forwards / tokens)", _share("forwards", tally)),
