@@ -8,6 +8,7 @@ import click
 
 from cloud_hub.cli_calibrate import calibrate
 from cloud_hub.cli_query import config_option, query
+from cloud_hub.cli_rollout import rollout
 from cloud_hub.cli_rounds import rounds
 from fleet.process import command_errors, run_until_signal
 
@@ -167,6 +168,7 @@ def models_captions(captions: Path, text: Path, length: int, output: Path) -> No
 main.add_command(query)
 main.add_command(calibrate)
 main.add_command(rounds)
+main.add_command(rollout)
 
 
 @main.command()

@@ -49,10 +49,10 @@ def start(
     from cloud_hub.rounds import running
     from fleet.federation.plan import Plan
 
-    settings = _settings(config)
+    settings = rounds_settings(config)
     plan = Plan.from_texts(_texts(changes))
     named = name or running.new_name(datetime.now(UTC))
-    with _database(config) as database:
+    with open_database(config) as database:
         running.begin(database, named, plan, device_bundle(settings.model, bundle), "by hand")
         _conduct(settings, database, named)
 
@@ -63,8 +63,8 @@ def start(
 @command_errors
 def resume(run_id: str, config: Path | None) -> None:
     """Go on with a run that was stopped, or whose process died; nobody trains twice."""
-    with _database(config) as database:
-        _conduct(_settings(config), database, run_id)
+    with open_database(config) as database:
+        _conduct(rounds_settings(config), database, run_id)
 
 
 @rounds.command()
@@ -75,7 +75,7 @@ def stop(run_id: str, config: Path | None) -> None:
     """Ask whoever conducts a run to stop; it can be resumed."""
     from cloud_hub.rounds import running
 
-    with _database(config) as database:
+    with open_database(config) as database:
         running.ask_to_stop(database, run_id)
     click.echo(f"{run_id} stops within some seconds; `cloud_hub rounds resume {run_id}` goes on")
 
@@ -104,9 +104,9 @@ def publish(run_id: str, key: Path, bundle: Path | None, config: Path | None) ->
     from cloud_hub.app import device_bundle
     from cloud_hub.rounds.product import publish as make
 
-    settings = _settings(config)
+    settings = rounds_settings(config)
     base = device_bundle(settings.model, bundle)
-    with _database(config) as database:
+    with open_database(config) as database:
         made = make(database, run_id, base, settings.models_path, key)
     click.echo(f"{made.version} is in {made.folder}")
     for name, value in made.facts["figures"].items():
@@ -123,7 +123,7 @@ def list_runs(as_json: bool, config: Path | None) -> None:
     from cloud_hub.store import rounds as store
 
     now = datetime.now(UTC)
-    with _database(config) as database, database.read() as connection:
+    with open_database(config) as database, database.read() as connection:
         found = store.runs(connection, now)
     if as_json:
         click.echo(json.dumps([telling.run_fields(run) for run in found], indent=2))
@@ -143,7 +143,7 @@ def show(run_id: str, as_json: bool, config: Path | None) -> None:
     from cloud_hub.store import rounds as store
 
     now = datetime.now(UTC)
-    with _database(config) as database, database.read() as connection:
+    with open_database(config) as database, database.read() as connection:
         run, ended = store.run_of(connection, run_id, now), store.rounds_of(connection, run_id)
     if as_json:
         fields = {**telling.run_fields(run), "rounds": [telling.round_fields(r) for r in ended]}
@@ -203,7 +203,7 @@ def add(  # one parameter an option
         plan={key: getattr(plan, key) for key in texts},
         next_at=trigger_of(timing).get_next_fire_time(None, now),
     )
-    with _database(config) as database, database.write() as connection:
+    with open_database(config) as database, database.write() as connection:
         store.add(connection, made)
     click.echo(f"{name} is due at {made.next_at:%Y-%m-%d %H:%M} UTC, if a hub serves then")
 
@@ -216,7 +216,7 @@ def list_schedules(config: Path | None) -> None:
     from cloud_hub.rounds import telling
     from cloud_hub.store import schedule as store
 
-    with _database(config) as database, database.read() as connection:
+    with open_database(config) as database, database.read() as connection:
         found = store.schedules(connection)
     for line in telling.schedule_lines(found):
         click.echo(line)
@@ -230,7 +230,7 @@ def remove(name: str, config: Path | None) -> None:
     """Remove a schedule; a run that it began goes on."""
     from cloud_hub.store import schedule as store
 
-    with _database(config) as database, database.write() as connection:
+    with open_database(config) as database, database.write() as connection:
         store.remove(connection, name)
 
 
@@ -273,7 +273,8 @@ def _texts(changes: tuple[str, ...]) -> dict[str, str]:
     return {name.replace("-", "_"): value for name, _, value in pairs}
 
 
-def _settings(config: Path | None) -> "HubSettings":
+def rounds_settings(config: Path | None) -> "HubSettings":
+    """The settings, for commands that print for people: only warnings are logged."""
     from cloud_hub.settings import HubSettings
     from fleet.logs import configure_logs
     from fleet.settings import load_settings
@@ -284,7 +285,8 @@ def _settings(config: Path | None) -> "HubSettings":
 
 
 @contextmanager
-def _database(config: Path | None) -> "Iterator[Database]":
+def open_database(config: Path | None) -> "Iterator[Database]":
+    """The hub's database, which must be there and of this release."""
     from cloud_hub.store import revision
     from cloud_hub.store.database import Database
 

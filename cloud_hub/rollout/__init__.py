@@ -1,0 +1,1 @@
+"""A model version on its way to devices: a canary share first, whose figures decide."""
