@@ -108,10 +108,9 @@ def _faults(
     for index, fault in enumerate(scenario.faults):
         match fault:
             case CutLinks() | SwallowLinks() | SlowLinks():
-                here = [
-                    nodes[place] for place in sorted(struck(scenario, seed, index) & set(nodes))
-                ]
-                yield bring(fault, here, disturbed(fault, here), history)
+                places = sorted(struck(scenario, seed, index) & set(nodes))
+                if here := [nodes[place] for place in places]:
+                    yield bring(fault, here, disturbed(fault, here), history)
             case _:
                 pass
 

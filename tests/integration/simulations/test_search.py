@@ -1,5 +1,7 @@
 """The search: seeds keep every law, and one that does not is told how to be repeated."""
 
+import os
+
 import pytest
 from click.testing import CliRunner
 
@@ -8,7 +10,7 @@ from simulations.cli import main
 from simulations.scenarios.files import load
 from simulations.search import Tried, search
 
-SEEDS = 24
+SEEDS = 120 if os.environ.get("CI") == "true" else 12
 
 
 @pytest.mark.slow
