@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 DECISIONS = ("prefix", "local", "verified", "corrected", "unverified")  # by code
 Z_95 = 1.959963984540054  # of the normal law: two-sided, 95%
 

@@ -22,10 +22,11 @@ from sqlalchemy import (
 )
 
 from cloud_hub.store import views
-from cloud_hub.store.buckets import SCORE_BINS, SCORE_CODES_A_BIN, value_of
 from cloud_hub.store.sums import DAY_S, columns, hour_of
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, quantile
 from fleet.definitions import (
+    QUANTILES,
     RATIOS,
     Accepted,
     accepted,
@@ -35,7 +36,6 @@ from fleet.definitions import (
 from fleet.errors import InvalidInputError
 from fleet.protocol.arrays import unpack_scores
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 BY = ("node", "version", "cloud", "policy", "day")
 BY_SCORES = (*BY, "score")
 BY_CHECKS = (*BY_SCORES, "region")
@@ -214,17 +214,6 @@ def _by_bin(
             "stood": sums["verified"] - sums["corrected"],
         }
     return found
-
-
-def quantile(counts: Sequence[tuple[int, int]], share: float) -> float | None:
-    """The value of rank ⌈share · n⌉ from counts by bucket, rising."""
-    rank = share * sum(count for _, count in counts) - 1e-9
-    reached = 0
-    for bucket, count in counts:
-        reached += count
-        if reached >= rank:
-            return value_of(bucket)
-    return None
 
 
 def score_range(score_bin: int) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, and_, false, select, text, true, update
 
-from cloud_hub.store.buckets import regions, score_bins
 from cloud_hub.store.database import insert_new
 from cloud_hub.store.sums import HOUR_S, Sums, hour_of
 from cloud_hub.store.tables import CheckSumRow, GenerationRow, SpotCheckRow
+from fleet.buckets import regions, score_bins
 
 _AT_ONCE = 512  # checks of one transaction
 _LOCK = 0x63696174  # PostgreSQL's advisory lock for counting

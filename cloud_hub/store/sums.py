@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from cloud_hub.store.buckets import SCORE_BINS, bucket_of, score_bins
 from cloud_hub.store.database import insert_or_add
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.buckets import SCORE_BINS, bucket_of, score_bins
 from fleet.protocol.messages import GenerationRecord
 
 HOUR_S, DAY_S = 3600, 86_400

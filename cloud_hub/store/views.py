@@ -6,9 +6,9 @@ which edition a database has.
 
 from sqlalchemy import Connection, inspect, text
 
-from cloud_hub.store.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import GenerationRow, SumRow
+from fleet.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
 from fleet.definitions import DECISIONS, RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fleet.definitions import DECISIONS, RATIOS, Accepted, accepted
+from fleet.buckets import quantile
+from fleet.definitions import DECISIONS, QUANTILES, RATIOS, Accepted, accepted
 from fleet.errors import InvalidInputError
 from fleet.protocol.arrays import unpack_confidences, unpack_scores
 
@@ -61,6 +62,20 @@ class Log:
             for each in sums
         ]
         names = [*by, "pictures", "tokens", *(ratio.name for ratio in RATIOS)]
+        return pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+
+    def latency(self, by: Sequence[str] = ("node",)) -> pl.DataFrame:
+        """`cloud_hub query latency`, from the exported histograms."""
+        keys = [*(BY[name] for name in by), "metric"]
+        sums = self.table("histogram").group_by(*keys, "bucket").agg(pl.col("pictures").sum())
+        found: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for *group, bucket, count in sums.sort(*keys, "bucket").collect().iter_rows():
+            found.setdefault(tuple(group), []).append((bucket, count))
+        rows = [
+            (*group, sum(n for _, n in pairs), *(quantile(pairs, q) for q in QUANTILES))
+            for group, pairs in found.items()
+        ]
+        names = [*by, "metric", "pictures", *(f"p{q * 100:g}" for q in QUANTILES)]
         return pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
 
     def spot_checks(self, by: Sequence[str] = ("node",)) -> pl.DataFrame:

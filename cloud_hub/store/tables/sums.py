@@ -35,7 +35,7 @@ class SumRow(_Span, Counted, Base):
 
 
 class HistogramRow(_Span, Base):
-    """How many pictures had a metric's value in a bucket; `store/buckets.py` says which value."""
+    """How many pictures had a metric's value in a bucket; `fleet/buckets.py` says which value."""
 
     __tablename__ = "histogram"
     __table_args__ = (Index(None, "metric", "starts_at"),)

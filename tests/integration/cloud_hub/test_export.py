@@ -48,8 +48,10 @@ def test_an_export_holds_what_the_database_holds(database: Database, tmp_path: P
         with database.read() as connection:
             truth = answers.acceptance(connection, by, Period())
             checks = answers.spot_checks(connection, by, Period())
+            latency = answers.latency(connection, by, Period())
         assert [pytest.approx(row) for row in truth.rows] == log.acceptance(by).rows()
         assert [pytest.approx(row) for row in checks.rows] == log.spot_checks(by).rows()
+        assert latency.rows == log.latency(by).rows()
     mark = watermark(folder)
     assert counted(folder, "generation") == sum(mark["rows"]["generation"].values()) == 50
     pictures = log.pictures().collect()

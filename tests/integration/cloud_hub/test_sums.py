@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from cloud_hub.store.buckets import ALPHA, ZERO, bucket_of, regions, value_of
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import GenerationRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.buckets import ALPHA, ZERO, bucket_of, regions, value_of
 from fleet.ids import NodeId
 from tests.unit.cloud_hub.records import record
 

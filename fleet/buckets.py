@@ -7,6 +7,7 @@ of its rank, whatever the rows were, and counts of any rows can be added up.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,17 @@ def bucket_of(value: float) -> int:
 def value_of(bucket: int) -> float:
     """What a bucket stands for: within `ALPHA` of every value in it."""
     return 0.0 if bucket == ZERO else float(2 * GAMMA**bucket / (GAMMA + 1))
+
+
+def quantile(counts: Sequence[tuple[int, int]], share: float) -> float | None:
+    """The value of rank ⌈share · n⌉ from counts by bucket, rising."""
+    rank = share * sum(count for _, count in counts) - 1e-9
+    reached = 0
+    for bucket, count in counts:
+        reached += count
+        if reached >= rank:
+            return value_of(bucket)
+    return None
 
 
 def score_bins(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
