@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from cloud_hub.store import views
-from cloud_hub.store.sums import DAY_S, columns, hour_of
+from cloud_hub.store.sums import DAY_S, columns, hour_of, rows_of
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
 from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, quantile
 from fleet.definitions import (
@@ -62,7 +62,7 @@ class Period:
 
     def covers(self, table: type[Base]) -> ColumnElement[bool]:
         """The rows of a sum that lie in it; a day counts if it holds `since`."""
-        starts, span = table.__table__.c.starts_at, table.__table__.c.span_s
+        starts, span = rows_of(table).c.starts_at, rows_of(table).c.span_s
         begins: ColumnElement[bool] = true()
         if self.since is not None:
             hour = hour_of(self.since)
@@ -111,16 +111,17 @@ def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Ans
 def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """Quantiles of each metric by groups, each within `buckets.ALPHA` of the value of its rank."""
     groups = _columns_of(connection, by, BY)
-    table = HistogramRow
+    rows_there = rows_of(HistogramRow).c
+    metric, bucket = rows_there.metric, rows_there.bucket
     counts = (
-        select(*groups, table.metric, table.bucket, func.sum(cast(table.pictures, Double)))
-        .where(period.covers(table))
-        .group_by(*groups, table.metric, table.bucket)
-        .order_by(*groups, table.metric, table.bucket)
+        select(*groups, metric, bucket, func.sum(cast(rows_there.pictures, Double)))
+        .where(period.covers(HistogramRow))
+        .group_by(*groups, metric, bucket)
+        .order_by(*groups, metric, bucket)
     )
     found: defaultdict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
-    for *group, bucket, count in connection.execute(counts):
-        found[tuple(group)].append((bucket, int(count)))
+    for *group, number, count in connection.execute(counts):
+        found[tuple(group)].append((number, int(count)))
     rows = [
         (*group, sum(n for _, n in pairs), *(quantile(pairs, q) for q in QUANTILES))
         for group, pairs in found.items()
@@ -233,7 +234,7 @@ def _grouped(
     """The groups in order, each with the sums of its rows at the end."""
     groups = _columns_of(connection, by, _ALLOWED.get(table, BY))
     # PostgreSQL's sum of bigints is a numeric, which Python reads as a Decimal.
-    sums = [func.sum(cast(table.__table__.c[name], Double)).label(name) for name in names]
+    sums = [func.sum(cast(rows_of(table).c[name], Double)).label(name) for name in names]
     query = select(*groups, *sums).where(period.covers(table))
     if groups:
         query = query.group_by(*groups).order_by(*groups)

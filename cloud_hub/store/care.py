@@ -10,13 +10,14 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from cloud_hub.store import days
 from cloud_hub.store.database import Database
-from cloud_hub.store.sums import DAY_S, HOUR_S, TABLES, Sums, columns, keys
+from cloud_hub.store.sums import DAY_S, HOUR_S, SPAN, TABLES, Sums, columns, keys
 from cloud_hub.store.tables import (
     AuditRow,
     Base,
     GenerationRow,
     NodeStateRow,
     RejectedRecordRow,
+    SpanRow,
     SpotCheckRow,
     TokenRow,
 )
@@ -108,41 +109,46 @@ def _shrink(database: Database, most: int, now: datetime) -> int:
 def merge_hours(database: Database, before: datetime) -> None:
     """Makes one row of a day's hours, for whole days before a moment; no sum changes."""
     midnight = before.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for table in TABLES:
-        for day in _unmerged(database, table, midnight):
-            with database.write() as connection:
-                _merge_day(connection, table, day)
+    for day, node in _unmerged(database, midnight):
+        with database.write() as connection:
+            _merge_day(connection, day, node)
 
 
-def _unmerged(database: Database, table: type[Base], before: datetime) -> Iterator[datetime]:
-    there: Any = table.__table__
-    oldest = select(func.min(there.c.starts_at)).where(
-        there.c.span_s == HOUR_S, there.c.starts_at < before
+def _unmerged(database: Database, before: datetime) -> Iterator[tuple[datetime, str]]:
+    oldest = (
+        select(SpanRow.starts_at, SpanRow.node_id)
+        .where(SpanRow.span_s == HOUR_S, SpanRow.starts_at < before)
+        .order_by(SpanRow.starts_at)
+        .limit(1)
     )
     while True:
         with database.read() as connection:
-            found = connection.execute(oldest).scalar()
+            found = connection.execute(oldest).first()
         if found is None:
             return
-        yield found.astimezone(UTC).replace(hour=0)
+        yield found.starts_at.astimezone(UTC).replace(hour=0), found.node_id
 
 
-def _merge_day(connection: Connection, table: type[Base], day: datetime) -> None:
-    there: Any = table.__table__
+def _merge_day(connection: Connection, day: datetime, node: str) -> None:
     hours = (
-        (there.c.span_s == HOUR_S)
-        & (there.c.starts_at >= day)
-        & (there.c.starts_at < day + timedelta(days=1))
+        (SpanRow.span_s == HOUR_S)
+        & (SpanRow.node_id == node)
+        & (SpanRow.starts_at >= day)
+        & (SpanRow.starts_at < day + timedelta(days=1))
     )
-    rest = keys(table)[2:]
-    rows = connection.execute(select(there).where(hours).with_for_update()).all()
+    # Whoever merges the same day waits here, and then finds nothing to do.
+    spans = connection.execute(select(SpanRow.__table__).where(hours).with_for_update()).all()
+    days = {span.id: (day, DAY_S, *(getattr(span, name) for name in SPAN[2:])) for span in spans}
     sums = Sums()
-    for row in rows:
-        found = row._mapping
-        key = (day, DAY_S, *(found[name] for name in rest))
-        sums.add(table, key, {name: found[name] for name in columns(table)})
+    for table in TABLES:
+        there: Any = table.__table__
+        for row in connection.execute(select(there).where(there.c.span_id.in_(days))):
+            found = row._mapping
+            key = tuple(found[name] for name in keys(table))
+            amounts = {name: found[name] for name in columns(table)}
+            sums.add(table, days[row.span_id], key, amounts)
     sums.write(connection)
-    connection.execute(delete(there).where(hours))
+    connection.execute(delete(SpanRow).where(SpanRow.id.in_(days)))
 
 
 def purge(database: Database, node: str, now: datetime) -> dict[str, int]:

@@ -191,7 +191,7 @@ def _add(sums: Sums, row: Row[Any], picture: CheckedPicture) -> None:
     )
     for region, score_bin, match, harm, probability in cells:
         found = {"checked": 1, "mismatched": not match, "harm": harm, "probability": probability}
-        sums.add(CheckSumRow, (*span, region, score_bin), found)
+        sums.add(CheckSumRow, span, (region, score_bin), found)
 
 
 def _row(check: Check, now: datetime) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, Double, cast, func, select
 
-from cloud_hub.store.sums import columns
+from cloud_hub.store.sums import columns, rows_of
 from cloud_hub.store.tables import Base, CheckSumRow, SumRow
 
 _LABELS = ("device_version", "cloud_version", "policy")
@@ -25,7 +25,7 @@ def exposition(connection: Connection) -> str:
 
 def _lines(connection: Connection, family: str, table: type[Base]) -> Iterable[str]:
     names = columns(table)
-    there = table.__table__.c
+    there = rows_of(table).c
     labels = [there[name] for name in _LABELS]
     sums = [func.sum(cast(there[name], Double)) for name in names]
     rows = connection.execute(select(*labels, *sums).group_by(*labels).order_by(*labels)).all()

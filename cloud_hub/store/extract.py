@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import JSON, Connection, Table, func, select, text
+from sqlalchemy import JSON, Connection, FromClause, func, select, text
 
+from cloud_hub.store.sums import SPAN, TABLES, keys, rows_of
 from cloud_hub.store.tables import (
     AuditRow,
     Base,
@@ -37,10 +38,16 @@ _HOURLY: dict[type[Base], str] = {
 }
 _WHOLE: tuple[type[Base], ...] = (NodeRow, ThresholdRow, ModelVersionRow)
 
-HOURLY = {row.__tablename__: (row.__table__, moment) for row, moment in _HOURLY.items()}
-WHOLE = {row.__tablename__: row.__table__ for row in _WHOLE}
 # Rows of these are changed by what comes later, and hours of a day become one row.
-SUMS = {row.__tablename__ for row in (SumRow, HistogramRow, ScoreSumRow, CheckSumRow)}
+SUMS = {row.__tablename__: row for row in TABLES}
+
+
+def _rows_of(row: type[Base]) -> FromClause:
+    return rows_of(row) if row.__tablename__ in SUMS else row.__table__
+
+
+HOURLY = {row.__tablename__: (_rows_of(row), moment) for row, moment in _HOURLY.items()}
+WHOLE = {row.__tablename__: row.__table__ for row in _WHOLE}
 
 
 def span(table: str) -> timedelta:
@@ -75,11 +82,13 @@ def rows(
         moment = found.c[HOURLY[table][1]]
         query = query.where(moment >= begins, moment < begins + span(table))
     names = [column.name for column in found.c]
-    return names, [tuple(row) for row in connection.execute(query.order_by(*_order(found)))]
+    return names, [tuple(row) for row in connection.execute(query.order_by(*_order(found, table)))]
 
 
-def _order(table: Table) -> list[Any]:
-    return list(table.primary_key)
+def _order(found: FromClause, table: str) -> list[Any]:
+    if table in SUMS:
+        return [found.c[name] for name in (*SPAN, *keys(SUMS[table]))]
+    return list(found.primary_key)
 
 
 def json_columns(table: str) -> set[str]:

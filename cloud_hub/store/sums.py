@@ -7,22 +7,22 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Subquery, select
 
-from cloud_hub.store.database import insert_or_add
-from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from cloud_hub.store.database import insert_new, insert_or_add
+from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
 from fleet.buckets import SCORE_BINS, bucket_of, score_bins
 from fleet.protocol.messages import GenerationRecord
 
 HOUR_S, DAY_S = 3600, 86_400
 
 Key = tuple[Any, ...]
-_SPAN = ("starts_at", "span_s", "node_id", "device_version", "cloud_version", "policy")
-_KEYS: dict[type[Base], tuple[str, ...]] = {
-    SumRow: _SPAN,
-    HistogramRow: (*_SPAN, "metric", "bucket"),
-    ScoreSumRow: (*_SPAN, "score_bin"),
-    CheckSumRow: (*_SPAN, "region", "score_bin"),
+SPAN = ("starts_at", "span_s", "node_id", "device_version", "cloud_version", "policy")
+_KEYS: dict[type[Base], tuple[str, ...]] = {  # beside the span
+    SumRow: (),
+    HistogramRow: ("metric", "bucket"),
+    ScoreSumRow: ("score_bin",),
+    CheckSumRow: ("region", "score_bin"),
 }
 TABLES = tuple(_KEYS)
 _COUNTED = {"pictures", "calls", "fallbacks"}
@@ -33,33 +33,60 @@ class Sums:
     """Rows of sums that grow, until they are added to those in the database."""
 
     def __init__(self) -> None:
-        self._rows: dict[type[Base], dict[Key, dict[str, float]]] = defaultdict(dict)
+        self._rows: dict[type[Base], dict[tuple[Key, Key], dict[str, float]]] = defaultdict(dict)
 
-    def add(self, table: type[Base], key: Key, amounts: Mapping[str, float]) -> None:
-        """Adds amounts to the row of `key`, whose parts are in the order of the table's key."""
-        row = self._rows[table].setdefault(key, dict.fromkeys(columns(table), 0))
+    def add(self, table: type[Base], span: Key, key: Key, amounts: Mapping[str, float]) -> None:
+        """Adds amounts to a row; the parts of `span` and `key` are in the order of `keys`."""
+        row = self._rows[table].setdefault((span, key), dict.fromkeys(columns(table), 0))
         for name, amount in amounts.items():
             row[name] += amount
 
     def write(self, connection: Connection) -> None:
         """Adds all rows to the database's, in one order everywhere so that no two hubs lock."""
+        numbers = _numbers(connection, {span for rows in self._rows.values() for span, _ in rows})
         for table in TABLES:
             rows = self._rows.get(table)
             if rows:
+                names = ("span_id", *_KEYS[table])
                 keyed = [
-                    dict(zip(_KEYS[table], key, strict=True)) | rows[key] for key in sorted(rows)
+                    dict(zip(names, (numbers[span], *key), strict=True)) | rows[span, key]
+                    for span, key in sorted(rows)
                 ]
                 connection.execute(insert_or_add(connection, table, columns(table)), keyed)
+
+
+def _numbers(connection: Connection, spans: set[Key]) -> dict[Key, int]:
+    """The numbers of spans, which are there afterwards."""
+    if not spans:
+        return {}
+    rows = [dict(zip(SPAN, span, strict=True)) for span in sorted(spans)]
+    connection.execute(insert_new(connection, SpanRow), rows)
+    # Nearly all spans of a batch begin in one hour: what else its nodes have there is little.
+    query = select(SpanRow.id, *(getattr(SpanRow, name) for name in SPAN)).where(
+        SpanRow.starts_at.in_({row["starts_at"] for row in rows}),
+        SpanRow.node_id.in_({row["node_id"] for row in rows}),
+    )
+    return {tuple(span): number for number, *span in connection.execute(query)}
+
+
+@cache
+def rows_of(table: type[Base]) -> Subquery:
+    """The rows of a sum with the columns of their span."""
+    own = [c for c in table.__table__.columns if c.name != "span_id"]
+    spans = [SpanRow.__table__.c[name] for name in SPAN]
+    joined = table.__table__.join(SpanRow.__table__)
+    return select(*spans, *own).select_from(joined).subquery(table.__tablename__)
 
 
 @cache
 def columns(table: type[Base]) -> tuple[str, ...]:
     """What is summed in a table."""
-    return tuple(c.name for c in table.__table__.columns if c.name not in _KEYS[table])
+    names = (c.name for c in table.__table__.columns)
+    return tuple(name for name in names if name not in ("span_id", *_KEYS[table]))
 
 
 def keys(table: type[Base]) -> tuple[str, ...]:
-    """The table's key, in order."""
+    """What a row is of, beside its span; in order."""
     return _KEYS[table]
 
 
@@ -84,9 +111,9 @@ def _count(sums: Sums, span: Key, record: GenerationRecord) -> None:
     summed = {name: getattr(record, name) for name in columns(SumRow) if name not in _COUNTED}
     took_part = record.forwards > 0
     counted = {"pictures": 1, "calls": int(took_part), "fallbacks": int(record.fallback != "")}
-    sums.add(SumRow, span, summed | counted)
+    sums.add(SumRow, span, (), summed | counted)
     for metric, value in metrics(record).items():
-        sums.add(HistogramRow, (*span, metric, bucket_of(value)), {"pictures": 1})
+        sums.add(HistogramRow, span, (metric, bucket_of(value)), {"pictures": 1})
     bins = score_bins(np.frombuffer(record.scores, np.uint8))
     decisions = np.frombuffer(record.decisions, np.uint8)
     if len(bins) != len(decisions):  # a picture whose arrays the node dropped, or never kept
@@ -97,7 +124,7 @@ def _count(sums: Sums, span: Key, record: GenerationRecord) -> None:
     for score_bin in np.flatnonzero(counts[:, 1:].any(axis=1)).tolist():
         _, local, stood, corrected, unverified = counts[score_bin].tolist()
         became = {"local": local, "verified": stood + corrected, "corrected": corrected}
-        sums.add(ScoreSumRow, (*span, score_bin), became | {"unverified": unverified})
+        sums.add(ScoreSumRow, span, (score_bin,), became | {"unverified": unverified})
 
 
 def metrics(record: GenerationRecord) -> dict[str, float]:

@@ -60,25 +60,28 @@ def _queries(dialect: str) -> dict[str, str]:
     pictures = [c.name for c in GenerationRow.__table__.columns if c.name not in _PACKED]
     ratios = ", ".join(f"{ratio.sql} AS {_named(ratio.name)}" for ratio in RATIOS)
     summed = ", ".join(_sum(name) for name in columns(SumRow))
+    spans = "JOIN span ON span.id = span_id"
     return {
         "v_version": f"SELECT {EDITION} AS edition",
         "v_picture": f"SELECT {', '.join(pictures)}, bytes_up + bytes_down AS bytes,"
         " CAST(local AS DOUBLE PRECISION) / NULLIF(tokens, 0) AS local_share FROM generation",
-        "v_acceptance": f"SELECT {by}, {summed}, {ratios} FROM picture_sum GROUP BY {groups}",
+        "v_acceptance": f"SELECT {by}, {summed}, {ratios} FROM picture_sum {spans}"
+        f" GROUP BY {groups}",
         "v_latency": f"SELECT {by}, metric, bucket, CASE bucket WHEN {ZERO} THEN 0 ELSE"
         f" 2 * POWER({GAMMA!r}, bucket) / {GAMMA + 1!r} END AS value, {_sum('pictures')}"
-        f" FROM histogram GROUP BY {groups}, metric, bucket",
+        f" FROM histogram {spans} GROUP BY {groups}, metric, bucket",
         "v_score": f"SELECT {by}, score_bin, {_score(0)} AS score_from, {_score(1)} AS score_to,"
         f" {_sum('local')}, {_sum('verified')}, {_sum('corrected')},"
         f" {_sum('unverified')}, CAST(SUM(verified - corrected) AS DOUBLE PRECISION)"
-        f" / NULLIF(SUM(verified), 0) AS match_rate FROM score_sum GROUP BY {groups}, score_bin",
+        f" / NULLIF(SUM(verified), 0) AS match_rate FROM score_sum {spans}"
+        f" GROUP BY {groups}, score_bin",
         "v_spot_check": f"SELECT {by}, region, score_bin, {_score(0)} AS score_from,"
         f" {_score(1)} AS score_to, {_sum('checked')}, {_sum('mismatched')},"
         f" {_FALSE} AS false_accept_rate,"
         f" ({_FALSE} + {_SPREAD} / 2 - {_HALF}) / (1 + {_SPREAD}) AS low,"
         f" ({_FALSE} + {_SPREAD} / 2 + {_HALF}) / (1 + {_SPREAD}) AS high,"
         " SUM(harm) / NULLIF(SUM(checked), 0) AS harm"
-        f" FROM check_sum GROUP BY {groups}, region, score_bin",
+        f" FROM check_sum {spans} GROUP BY {groups}, region, score_bin",
         "v_token": "SELECT node_id, generation_id, position, received_at, score,"
         f" CASE decision {_decisions()} END AS decision, confidence FROM token",
         "v_node": "SELECT * FROM node",

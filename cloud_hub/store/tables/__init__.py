@@ -26,7 +26,7 @@ from cloud_hub.store.tables.rounds import (
     RoundRunRow,
     RoundScheduleRow,
 )
-from cloud_hub.store.tables.sums import CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from cloud_hub.store.tables.sums import CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
 
 __all__ = [
     "AuditRow",
@@ -47,6 +47,7 @@ __all__ = [
     "RoundRunRow",
     "RoundScheduleRow",
     "ScoreSumRow",
+    "SpanRow",
     "SpotCheckRow",
     "SumRow",
     "ThresholdRow",

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cloud_hub.store.tables.base import ROW_NUMBER, Base
+from cloud_hub.store.tables.base import ROW_NUMBER, Base, Deflated
 from cloud_hub.store.tables.counted import Counted
 
 
@@ -46,9 +46,9 @@ class GenerationRow(Counted, Base):
     threshold: Mapped[float]
     fallback: Mapped[str] = mapped_column(String(16))
     repairs: Mapped[str] = mapped_column(String(64))  # the picture that this one corrects, or empty
-    scores: Mapped[bytes]  # arrays as in `fleet/protocol/arrays.py`
-    decisions: Mapped[bytes]
-    confidences: Mapped[bytes]
+    scores: Mapped[bytes] = mapped_column(Deflated)  # arrays as in `fleet/protocol/arrays.py`
+    decisions: Mapped[bytes] = mapped_column(Deflated)
+    confidences: Mapped[bytes] = mapped_column(Deflated)
 
 
 class SpotCheckRow(Base):

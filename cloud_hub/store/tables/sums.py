@@ -1,54 +1,86 @@
 """Sums over pictures and checks, each for a node, its versions and policy, and a span of hub time.
 
 They are written in the transaction of what they count. A span is an hour; past hours are merged
-into days later, so that whoever adds up rows since some moment need not know which they are.
+into days later, so that whoever adds up rows since some moment need not know which they are. Who
+and when stand once, in `span`; rows of the sums name it by number, since there are many of them.
 """
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Index, SmallInteger, String
+from sqlalchemy import ForeignKey, Index, SmallInteger, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cloud_hub.store.tables.base import Base
+from cloud_hub.store.tables.base import ROW_NUMBER, Base
 from cloud_hub.store.tables.counted import Counted
 
+# SQLite keeps such rows in the tree of their key, not beside it.
+_BY_KEY: dict[str, Any] = {"sqlite_with_rowid": False}
+# Rows that every batch adds to: PostgreSQL writes them anew each time, best into the same page.
+_GROWS: dict[str, Any] = _BY_KEY | {"postgresql_with": {"fillfactor": 50}}
 
-class _Span:
+
+class SpanRow(Base):
+    """A node, its versions and policy, in an hour or a day."""
+
+    __tablename__ = "span"
+    __table_args__ = (
+        UniqueConstraint(
+            "starts_at",
+            "span_s",
+            "node_id",
+            "device_version",
+            "cloud_version",
+            "policy",
+            name="uq_span",
+        ),
+        Index(None, "node_id"),
+    )
+
+    id: Mapped[int] = mapped_column(ROW_NUMBER, primary_key=True, autoincrement=True)
+    starts_at: Mapped[datetime]
+    span_s: Mapped[int]  # 3600 or 86400
+    node_id: Mapped[str] = mapped_column(String(63))
+    device_version: Mapped[str] = mapped_column(String(64))
+    cloud_version: Mapped[str] = mapped_column(String(64))
+    policy: Mapped[str] = mapped_column(String(64))
+
+
+class _OfSpan:
     """The key that all sums share."""
 
-    starts_at: Mapped[datetime] = mapped_column(primary_key=True)
-    span_s: Mapped[int] = mapped_column(primary_key=True)  # 3600 or 86400
-    node_id: Mapped[str] = mapped_column(String(63), primary_key=True)
-    device_version: Mapped[str] = mapped_column(String(64), primary_key=True)
-    cloud_version: Mapped[str] = mapped_column(String(64), primary_key=True)
-    policy: Mapped[str] = mapped_column(String(64), primary_key=True)
+    span_id: Mapped[int] = mapped_column(
+        ROW_NUMBER, ForeignKey("span.id", ondelete="CASCADE"), primary_key=True
+    )
 
 
-class SumRow(_Span, Counted, Base):
+class SumRow(_OfSpan, Counted, Base):
     """Pictures, and the sums of their columns."""
 
     __tablename__ = "picture_sum"
+    __table_args__ = _GROWS
 
     pictures: Mapped[int]
     calls: Mapped[int]  # pictures that the cloud took part in
     fallbacks: Mapped[int]  # pictures with a fallback
 
 
-class HistogramRow(_Span, Base):
+class HistogramRow(_OfSpan, Base):
     """How many pictures had a metric's value in a bucket; `fleet/buckets.py` says which value."""
 
     __tablename__ = "histogram"
-    __table_args__ = (Index(None, "metric", "starts_at"),)
+    __table_args__ = _BY_KEY
 
     metric: Mapped[str] = mapped_column(String(16), primary_key=True)
     bucket: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     pictures: Mapped[int]
 
 
-class ScoreSumRow(_Span, Base):
+class ScoreSumRow(_OfSpan, Base):
     """What became of the tokens whose score is in a bin (score code // 4)."""
 
     __tablename__ = "score_sum"
+    __table_args__ = _GROWS
 
     score_bin: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     local: Mapped[int]
@@ -57,10 +89,11 @@ class ScoreSumRow(_Span, Base):
     unverified: Mapped[int]
 
 
-class CheckSumRow(_Span, Base):
+class CheckSumRow(_OfSpan, Base):
     """Locally accepted tokens that were checked, by region of the picture and score bin."""
 
     __tablename__ = "check_sum"
+    __table_args__ = _GROWS
 
     region: Mapped[int] = mapped_column(SmallInteger, primary_key=True)  # 4 x 4, row by row
     score_bin: Mapped[int] = mapped_column(SmallInteger, primary_key=True)

@@ -14,7 +14,7 @@ from cloud_hub.store.answers import Period
 from cloud_hub.store.care import Keep, care, merge_hours, purge
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Rejected, Reported, set_aside, store_batch
-from cloud_hub.store.tables import AuditRow, Base, GenerationRow, RejectedRecordRow, SumRow
+from cloud_hub.store.tables import AuditRow, Base, GenerationRow, RejectedRecordRow, SpanRow, SumRow
 from fleet.errors import InvalidInputError, StoreError
 from fleet.ids import NodeId
 from tests.integration.cloud_hub.test_definitions import Log
@@ -75,7 +75,7 @@ def test_hours_become_days_and_no_answer_changes(database: Database) -> None:
     assert read(database, ["node", "day"]) == by_day
     assert count(database, SumRow) < rows
     with database.read() as connection:
-        spans = connection.execute(select(SumRow.span_s).distinct()).scalars()
+        spans = connection.execute(select(SpanRow.span_s).distinct()).scalars()
         assert sorted(spans) == [3600, 86_400]
         since = NOW - timedelta(days=2)  # a day counts if it holds this moment
         found = answers.acceptance(connection, [], Period(since)).records()[0]

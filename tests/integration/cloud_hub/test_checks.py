@@ -15,6 +15,7 @@ from cloud_hub.store.checks import Check, checked_pictures, count_checks, store_
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.revision import migrate
+from cloud_hub.store.sums import rows_of
 from cloud_hub.store.tables import CheckSumRow
 from fleet.ids import GenerationId, NodeId
 from fleet.protocol.arrays import pack_scores
@@ -56,7 +57,7 @@ def write(database: Database, *checks: Check) -> int:
 
 def sums(database: Database) -> list[Any]:
     with database.read() as connection:
-        return list(connection.execute(select(CheckSumRow.__table__)))
+        return list(connection.execute(select(rows_of(CheckSumRow))))
 
 
 def test_a_check_waits_for_its_record_and_is_counted_once(database: Database) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, column, select, table, text
+from sqlalchemy import Connection, LargeBinary, column, select, table, text
 
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database, insert_new
@@ -161,15 +161,17 @@ def test_pictures_of_the_first_revision_are_kept_and_still_known(url: str) -> No
 
 
 def _insert_as_0001(connection: Connection, sent: GenerationRecord, now: datetime) -> None:
-    row = sent.model_dump(exclude={"type", "sampling"}) | sent.sampling.model_dump()
-    row = {name: row[name] for name in row if name != "repairs"}
+    later = {"type", "sampling", "repairs", "detailed", "unseen"}
+    row = sent.model_dump(exclude=later) | sent.sampling.model_dump()
     node = dict.fromkeys(("boot_id", "state", "agent_version", "device_version", "family"), "")
     moments = {"first_seen_at": now, "last_seen_at": now}
     counts = {"facts": {}, "pictures": 0, "outbox_records": 0}
     connection.execute(
         insert_new(connection, NodeRow), [{"node_id": "n1", **node, **counts, **moments}]
     )
-    old = table("generation", *(column(name, c.type) for name, c in _columns().items()))
+    kinds = {name: c.type for name, c in _columns().items()}
+    kinds |= dict.fromkeys(("scores", "decisions", "confidences"), LargeBinary())
+    old = table("generation", *(column(name, kind) for name, kind in kinds.items()))
     connection.execute(old.insert(), [row | {"node_id": "n1", "received_at": now}])
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.sums import columns
-from cloud_hub.store.tables import GenerationRow, HistogramRow, ScoreSumRow, SumRow
+from cloud_hub.store.tables import GenerationRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
 from fleet.buckets import ALPHA, ZERO, bucket_of, regions, value_of
 from fleet.ids import NodeId
 from tests.unit.cloud_hub.records import record
@@ -74,7 +74,7 @@ def test_an_hour_of_hub_time_has_its_own_rows(database: Database) -> None:
     store_batch(database, pictures(6)[3:4], [], NOW + timedelta(seconds=1))
 
     with database.read() as connection:
-        starts = connection.execute(select(SumRow.starts_at).order_by(SumRow.starts_at)).scalars()
+        starts = connection.execute(select(SpanRow.starts_at).order_by(SpanRow.starts_at)).scalars()
         assert [each.hour for each in starts] == [8, 9]
 
 
