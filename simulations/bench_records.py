@@ -56,7 +56,7 @@ def bench(url: str, *, records: int, batch: int) -> list[Ingestion]:
 
     `url` is an empty database; it is emptied again between the subjects.
     """
-    messages = [(f"n{index % NODES}", _record(index)) for index in range(records)]
+    messages = [(f"n{index % NODES}", record_at(index)) for index in range(records)]
     arrays = 3 * TOKENS * records
     with Database(url) as database:
         migrate(database)
@@ -179,7 +179,7 @@ def _clear(database: Database) -> None:
             connection.execute(text(f"DELETE FROM {table.name}"))  # noqa: S608 - our own names
 
 
-def _record(index: int) -> GenerationRecord:
+def record_at(index: int) -> GenerationRecord:
     """A picture as they are: three quarters local, scores over two decades."""
     rng = np.random.default_rng(index)
     decisions = rng.choice([1, 2, 3], TOKENS, p=[0.75, 0.2, 0.05]).astype(np.uint8)

@@ -42,6 +42,26 @@ def records(count: int, batch: int, url: str | None) -> None:
 
 
 @bench.command()
+@click.option("--nodes", default=100, show_default=True, type=click.IntRange(1))
+@click.option("--pictures", default=10_000_000, show_default=True, help="In the sums.")
+@click.option("--rows", default=1_000_000, show_default=True, help="Pictures with a row.")
+@click.option("--days", default=28, show_default=True, type=click.IntRange(9))
+@click.option("--repeats", default=20, show_default=True, type=click.IntRange(1))
+@click.option("--url", help="An empty database, which stays full. Default: SQLite, for a while.")
+@command_errors
+def queries(nodes: int, pictures: int, rows: int, days: int, repeats: int, url: str | None) -> None:
+    """Every documented question, over the sums of many pictures and a million rows."""
+    from tempfile import TemporaryDirectory
+
+    from simulations.bench_queries import Fleet
+    from simulations.bench_queries import bench as measure
+
+    with TemporaryDirectory() as folder:
+        fleet = Fleet(nodes, pictures, rows, days)
+        figures(measure(url or f"sqlite:///{folder}/hub.db", fleet, repeats=repeats))
+
+
+@bench.command()
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
 @click.option(
     "--models",
