@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, delete, func, or_, select, update
 
 from cloud_hub.store.database import insert_new
+from cloud_hub.store.sums import rows_of
 from cloud_hub.store.tables import RoundRunRow, RoundScheduleRow, SumRow
 from fleet.errors import InvalidInputError
 
@@ -135,8 +136,9 @@ def facts(connection: Connection, now: datetime) -> Facts:
 
 
 def _judged(connection: Connection, since: datetime, until: datetime) -> Judged:
+    there = rows_of(SumRow).c
     statement = select(
-        func.coalesce(func.sum(SumRow.verified), 0), func.coalesce(func.sum(SumRow.corrected), 0)
-    ).where(SumRow.starts_at >= since, SumRow.starts_at < until)
+        func.coalesce(func.sum(there.verified), 0), func.coalesce(func.sum(there.corrected), 0)
+    ).where(there.starts_at >= since, there.starts_at < until)
     verified, corrected = connection.execute(statement).one()
     return Judged(int(verified), int(corrected))
