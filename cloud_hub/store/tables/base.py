@@ -49,6 +49,11 @@ class Deflated(TypeDecorator[bytes]):
     impl = LargeBinary
     cache_ok = True
 
+    @property
+    def python_type(self) -> type[bytes]:
+        """What readers get."""
+        return bytes
+
     def process_bind_param(self, value: bytes | None, _: Dialect) -> bytes | None:
         """Packs an array."""
         return deflated(value) if value else value
