@@ -10,7 +10,7 @@ from simulations.cli import main
 from simulations.scenarios.files import load
 from simulations.search import Tried, search
 
-SEEDS = 175 if os.environ.get("CI") == "true" else 12
+SEEDS = 200 if os.environ.get("CI") == "true" else 12
 
 
 @pytest.mark.slow
