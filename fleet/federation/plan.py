@@ -79,7 +79,7 @@ class Plan:
         plain = cls()
         values: dict[str, Any] = {}
         for name, text in texts.items():
-            kind = type(getattr(plain, name, ""))
+            kind: type[Any] = type(getattr(plain, name, ""))
             try:
                 values[name] = kind(text)
             except ValueError as error:
