@@ -17,7 +17,7 @@ from simulations.evaluation.sampling_rule import SamplingRule
 START = SamplingRule(temperature=0.8)
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("guidance", (1.0, 2.0, 3.0)),
+    ("guidance", (1.0, 1.5, 2.0, 3.0)),
     ("temperature", (0.6, 1.0)),
     ("top_k", (64,)),
 )
