@@ -208,7 +208,7 @@ def test_a_round_without_its_weights_is_a_sentence(database: Database) -> None:
     assert (ledger.opened(), ledger.last()) == (None, None)
     with database.write() as connection:
         row = {"run_id": "toy", "number": 1, "outcome": "kept", "reason": "", "seed": 1}
-        more = {"opening": {}, "figures": {}, "content": None, "duration_s": 0.0}
+        more: dict[str, object] = {"opening": {}, "figures": {}, "content": None, "duration_s": 0.0}
         moments = {"opened_at": datetime.now(UTC), "ended_at": None}
         connection.execute(insert_new(connection, RoundRow), {**row, **more, **moments})
 
