@@ -192,7 +192,7 @@ def calibrate(work: Path, seed: int, **sampling: Any) -> None:
 @click.option("--top-k", type=int, default=0, help="Codes kept; 0 keeps all.")
 @options.seed
 def sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int) -> None:
-    """Draw MODEL-sheet.png: real pictures above drawings at guidance 1, 2, 3 and 5."""
+    """Draw MODEL-sheet.png: real pictures above drawings at guidance 1, 1.5, 2 and 3."""
     from fleet.training.sheets import draw_sheet
 
     click.echo(draw_sheet(work, model, split, count, top_k, seed))
@@ -228,7 +228,7 @@ def card(work: Path, family: Path | None, seed: int) -> None:
     help="Private key that signs the bundle; made, with its public half, if it is missing.",
 )
 @click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
-@click.option("--guidance", default=3.0, show_default=True, help="One that was calibrated.")
+@click.option("--guidance", default=1.5, show_default=True, help="One that was calibrated.")
 @click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
 @click.option("--dynamic", is_flag=True, help="The threshold tracks the budget in each picture.")
 @click.option("--max-run", default=0, help="Tokens in a row that may go unverified; 0: any number.")

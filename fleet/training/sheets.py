@@ -8,7 +8,7 @@ from fleet.models.checkpoint import load_tokenizer, load_transformer
 from fleet.training.examples import load_examples
 from fleet.training.sampling import SamplingRule, draw_images, write_sheet
 
-GUIDANCES = (1.0, 2.0, 3.0, 5.0)
+GUIDANCES = (1.0, 1.5, 2.0, 3.0)
 
 
 def draw_sheet(work: Path, model: str, split: str, count: int, top_k: int, seed: int) -> Path:
