@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 
 from cloud_hub.store.database import insert_new, insert_or_update
+from cloud_hub.store.sums import rows_of
 from cloud_hub.store.tables import CheckSumRow, NodeRow, RolloutNodeRow, RolloutRow, SumRow
 
 
@@ -59,11 +60,12 @@ def figures(connection: Connection, versions: list[str], since: datetime) -> Fig
     """What devices on these versions did in the hours since a moment, its own hour included."""
     since = since.replace(minute=0, second=0, microsecond=0)
     found: list[int] = []
-    for table, columns in (
-        (SumRow, (SumRow.verified, SumRow.corrected)),
-        (CheckSumRow, (CheckSumRow.checked, CheckSumRow.mismatched)),
+    for row, names in (
+        (SumRow, ("verified", "corrected")),
+        (CheckSumRow, ("checked", "mismatched")),
     ):
-        sums = (func.coalesce(func.sum(column), 0) for column in columns)
-        chosen = (table.device_version.in_(versions), table.starts_at >= since)
+        there = rows_of(row).c
+        sums = (func.coalesce(func.sum(there[name]), 0) for name in names)
+        chosen = (there.device_version.in_(versions), there.starts_at >= since)
         found += [int(value) for value in connection.execute(select(*sums).where(*chosen)).one()]
     return Figures(*found)

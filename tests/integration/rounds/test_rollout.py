@@ -17,6 +17,7 @@ from cloud_hub.rollout.controller import Rollout, Wish
 from cloud_hub.rollout.plan import canaries
 from cloud_hub.store.database import Database, insert_new
 from cloud_hub.store.revision import migrate
+from cloud_hub.store.sums import HOUR_S, Sums, hour_of
 from cloud_hub.store.tables import CheckSumRow, NodeRow, RolloutNodeRow, RolloutRow, SumRow
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, NodeId
@@ -53,17 +54,12 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 
 def saw(database: Database, version: str, judged: int, corrected: int, mismatched: int) -> None:
     """What devices on a version did in this hour; as many tokens were checked as judged."""
-    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    key = {"starts_at": hour, "span_s": 3600, "node_id": "n", "device_version": version}
-    key |= {"cloud_version": "c", "policy": "ciar"}
-    columns = SumRow.__table__.columns.keys()
-    sums = {name: 0 for name in columns if name not in key}
-    checks = {"region": 0, "score_bin": 0, "harm": 0.0, "probability": 0.0}
+    span = (hour_of(datetime.now(UTC)), HOUR_S, "n", version, "c", "ciar")
+    sums = Sums()
+    sums.add(SumRow, span, (), {"verified": judged, "corrected": corrected})
+    sums.add(CheckSumRow, span, (0, 0), {"checked": judged, "mismatched": mismatched})
     with database.write() as connection:
-        found = {"verified": judged, "corrected": corrected}
-        connection.execute(insert_new(connection, SumRow), {**key, **sums, **found})
-        found = {"checked": judged, "mismatched": mismatched}
-        connection.execute(insert_new(connection, CheckSumRow), {**key, **checks, **found})
+        sums.write(connection)
 
 
 @asynccontextmanager
