@@ -223,12 +223,15 @@ def _cloud(work: Path) -> str:
         f"last {len(losses)} logged batches {sum(losses) / len(losses):.2f}. "
         f"CE on {VALIDATION_PICTURES} training pictures as they are: "
         f"last average {_known_loss(work, 'cloud.pt'):.3f}, "
-        f"best {_known_loss(work, 'cloud.best.pt'):.3f}."
+        f"best {_known_loss(work, 'cloud.best.pt'):.3f}; "
+        f"last average, with another picture's caption: "
+        f"{_known_loss(work, 'cloud.pt', astray=True):.3f}."
     )
 
 
-def _known_loss(work: Path, checkpoint: str) -> float:
-    return validation_loss(load_transformer(work / checkpoint), load_examples(work), "train")
+def _known_loss(work: Path, checkpoint: str, *, astray: bool = False) -> float:
+    model = load_transformer(work / checkpoint)
+    return validation_loss(model, load_examples(work), "train", astray=astray)
 
 
 def _quality(work: Path) -> str:

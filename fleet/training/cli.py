@@ -63,7 +63,9 @@ def encode(work: Path) -> None:
     from fleet.training.examples import encode_pictures
 
     with progress_bar("encode") as bar:
-        encode_pictures(work, load_tokenizer(work / "tokenizer.pt"), bar)
+        found = encode_pictures(work, load_tokenizer(work / "tokenizer.pt"), bar)
+    for codes, figures in found.items():
+        click.echo(f"{codes} codes: {figures}")
 
 
 @main.command()

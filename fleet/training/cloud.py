@@ -187,11 +187,17 @@ def cross_entropy(
 
 
 @torch.no_grad()
-def validation_loss(model: Transformer, examples: Examples, split: str = "validation") -> float:
-    """Return the loss per token in nats on pictures of a split, by default of validation."""
+def validation_loss(
+    model: Transformer, examples: Examples, split: str = "validation", *, astray: bool = False
+) -> float:
+    """Return the loss per token in nats on pictures of a split, by default of validation.
+
+    With `astray` each picture has another one's caption: what captions are worth to the model.
+    """
     model.eval()
     batch = examples.take(split, VALIDATION_PICTURES)
-    parts = zip(batch.tokens.split(32), batch.captions.split(32), strict=True)
+    captions = batch.captions.roll(1, dims=0) if astray else batch.captions
+    parts = zip(batch.tokens.split(32), captions.split(32), strict=True)
     losses = [cross_entropy(model, Batch(*part)) * len(part[0]) for part in parts]
     return float(sum(losses)) / len(batch.tokens)
 

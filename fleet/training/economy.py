@@ -5,6 +5,7 @@ model can foresee. A code that its neighbours or many pictures have costs fewer 
 in place of the nearest one where it is hardly farther away.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,39 @@ def fit_law(tokenizer: ImageTokenizer, pictures: Tensor) -> CodeLaw:
             ids = torch.cat([economical(tokenizer.quantize.codes, part, law) for part in parts])
             law = _law_of(ids, tokenizer.config.codebook_size)
     return law
+
+
+@dataclass(frozen=True)
+class CodeFigures:
+    """What codes are like, on the pictures that a law was fitted to."""
+
+    entropy: float  # bits a code, of its share alone
+    as_left: float  # share of codes that equal their left neighbour
+    in_use: int  # codes with more than one in a hundred thousand of all places
+    psnr_db: float  # of the decoded pictures
+
+    def __str__(self) -> str:
+        return (
+            f"{self.entropy:.2f} bits, {self.as_left:.0%} as the left one, "
+            f"{self.in_use} codes in use, {self.psnr_db:.1f} dB"
+        )
+
+
+def code_figures(tokenizer: ImageTokenizer, pictures: Tensor, ids: Tensor) -> CodeFigures:
+    """Return the figures of ids [B, h*w] that stand for pictures [B, 3, H, W]."""
+    counts = torch.bincount(ids.flatten(), minlength=tokenizer.config.codebook_size).double()
+    shares = counts / counts.sum()
+    side = round(ids.shape[1] ** 0.5)
+    grid = ids.view(-1, side, side)
+    with torch.no_grad():
+        decoded = torch.cat([tokenizer.decode(part) for part in ids.split(_BATCH)])
+    error = (decoded - pictures.clamp(-1, 1)).square().mean()
+    return CodeFigures(
+        entropy=float(torch.special.entr(shares).sum() / math.log(2)),
+        as_left=float((grid[:, :, 1:] == grid[:, :, :-1]).double().mean()),
+        in_use=int((shares > 1e-5).sum()),
+        psnr_db=float(10 * (4 / error).log10()),
+    )
 
 
 def encode_economically(tokenizer: ImageTokenizer, pictures: Tensor, law: CodeLaw) -> Tensor:

@@ -13,7 +13,7 @@ from fleet.errors import FleetError
 from fleet.models.caption import PAD_ID, UNKNOWN_ID, CaptionVocabulary, pad_left
 from fleet.models.image_tokenizer import ImageTokenizer, to_unit
 from fleet.training.budget import Bar
-from fleet.training.economy import encode_economically, fit_law
+from fleet.training.economy import CodeFigures, code_figures, encode_economically, fit_law
 from fleet.training.pictures import Pictures, load_pictures
 
 VARIANTS = 4
@@ -67,13 +67,17 @@ class Examples:
         return _batch(self.tokens[rows, 0], self.captions[rows])
 
 
-def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> None:
-    """Write `tokens.npz` in `work`: the code ids of every picture and of its variants."""
+def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> dict[str, CodeFigures]:
+    """Write `tokens.npz` in `work`: the code ids of every picture and of its variants.
+
+    Returns figures of the nearest codes and of those written, on the pictures of the codes' law.
+    """
     pictures = load_pictures(work)
     count = len(pictures.captions)
     tokens = np.zeros((count, VARIANTS, _tokens_of(tokenizer, pictures)), dtype=np.uint16)
     whole = np.flatnonzero(pictures.weight >= _LEAST_WEIGHT)
-    law = fit_law(tokenizer, _sample(pictures))
+    sample = _sample(pictures)
+    law = fit_law(tokenizer, sample)
     for variant in range(VARIANTS):
         rows = np.arange(count) if variant == 0 else whole
         tokens[:, variant] = tokens[:, 0]
@@ -87,6 +91,13 @@ def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> None:
     partial = work / "tokens.partial.npz"
     np.savez(partial, tokens=tokens)
     partial.replace(work / "tokens.npz")
+    with torch.no_grad():
+        nearest = torch.cat([tokenizer.encode(part) for part in sample.split(_ENCODE_BATCH)])
+    cheap = [encode_economically(tokenizer, part, law) for part in sample.split(_ENCODE_BATCH)]
+    return {
+        "nearest": code_figures(tokenizer, sample, nearest),
+        "written": code_figures(tokenizer, sample, torch.cat(cheap)),
+    }
 
 
 def _sample(pictures: Pictures) -> Tensor:

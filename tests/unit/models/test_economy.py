@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.training import economy
 from fleet.training.economy import CodeLaw, economical
 
@@ -74,3 +75,17 @@ def test_the_bits_of_a_law_are_those_of_its_mixture() -> None:
 
     expected = [0.6 * 0.5, 0.4 + 0.6 * 0.5, 0.2 + 0.6 * 0.25]
     torch.testing.assert_close(2**-bits, torch.tensor(expected))
+
+
+def test_figures_of_codes() -> None:
+    tokenizer = ImageTokenizer(
+        ImageTokenizerConfig(
+            channels=8, channel_multipliers=(1, 2), latent_channels=8, codebook_size=4
+        )
+    ).eval()
+    ids = torch.tensor([[0, 0, 1, 2]])  # rows 0 0 and 1 2
+
+    figures = economy.code_figures(tokenizer, tokenizer.decode(ids).detach(), ids)
+
+    assert figures.entropy == pytest.approx(1.5)
+    assert (figures.as_left, figures.in_use, figures.psnr_db) == (0.5, 3, float("inf"))
