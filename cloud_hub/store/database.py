@@ -192,6 +192,16 @@ def insert_new(connection: Connection, row: type[Base]) -> Executable:
     return done
 
 
+def is_inserted(connection: Connection, row: type[Base], values: dict[str, Any]) -> bool:
+    """Inserts a row; false, and nothing done, if its key is there already.
+
+    A driver's count of rows is of no use here: psycopg says -1 of an INSERT.
+    """
+    insert = _insert(connection, row).on_conflict_do_nothing()
+    done = connection.execute(insert.returning(*row.__table__.primary_key), values)
+    return done.first() is not None
+
+
 def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Executable:
     """An INSERT that sets the `changed` columns where the primary key is there already."""
     insert = _insert(connection, row)

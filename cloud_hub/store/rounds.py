@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgpack
 from sqlalchemy import Connection, case, func, or_, select, update
 
-from cloud_hub.store.database import Database, insert_new, insert_or_update
+from cloud_hub.store.database import Database, insert_new, insert_or_update, is_inserted
 from cloud_hub.store.tables import (
     NodeRow,
     RoundLockRow,
@@ -85,8 +85,7 @@ def begin(connection: Connection, run: Run, head: bytes) -> None:
     fields = asdict(run)
     for name in ("rounds", "kept", "holder"):
         del fields[name]
-    done = connection.execute(insert_new(connection, _Run), {**fields, "head": head})
-    if not done.rowcount:
+    if not is_inserted(connection, _Run, {**fields, "head": head}):
         raise InvalidInputError(
             f"there is a run {run.run_id!r} already: resume it, or take another name"
         )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
-from cloud_hub.store.database import insert_new
+from cloud_hub.store.database import is_inserted
 from cloud_hub.store.sums import rows_of
 from cloud_hub.store.tables import RoundRunRow, RoundScheduleRow, SumRow
 from fleet.errors import InvalidInputError
@@ -45,7 +45,7 @@ def add(connection: Connection, schedule: Schedule) -> None:
     Raises:
         InvalidInputError: There is one of that name.
     """
-    if not connection.execute(insert_new(connection, _S), asdict(schedule)).rowcount:
+    if not is_inserted(connection, _S, asdict(schedule)):
         raise InvalidInputError(f"there is a schedule {schedule.name!r} already: remove it first")
 
 
