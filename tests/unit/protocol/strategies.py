@@ -59,6 +59,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "history": histories,
     "unseen": st.none() | unseens,
     "prefix_tokens": positions,
+    "law_size": st.integers(0, 256),
     "start": positions,
     "expected": st.integers(-1, 4096),
     "accepted": positions,
