@@ -147,14 +147,13 @@ def test_a_device_comes_nearer_to_its_teacher(
 
 
 def test_calibration_writes_a_threshold_for_every_score(
-    pair: Pair, examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, examples: Examples, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(calibration, "GUIDANCES", (1.0,))
     with progress_bar("calibrate") as bar:
         calibrate(tmp_path, pair, examples, SamplingRule(2.0, 0.8), 1, bar)
 
     written = json.loads((tmp_path / "calibration.json").read_text())
-    assert set(written["thresholds"]) == {"1", "2"}
+    assert set(written["thresholds"]) == {"2"}
     assert tuple(written["thresholds"]["2"]) == CALIBRATED
     assert "oracle_tv" in json.loads((tmp_path / "metrics.json").read_text())
 
