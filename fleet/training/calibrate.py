@@ -1,7 +1,7 @@
 """Thresholds for a budget of cloud calls, and the figures of the pair on validation pictures."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from fleet.decoding.uncertainty import perturbation
 from fleet.models.checkpoint import DeviceParts
 from fleet.models.interval_head import interval_law, scores
-from fleet.models.transformer import Transformer, guide
+from fleet.models.transformer import Transformer
 from fleet.prediction import SCORE_NAMES
 from fleet.training.budget import Bar
 from fleet.training.examples import Examples
@@ -24,9 +24,9 @@ PREFIX_SHARE = 0.06
 CALL_SHARE = (CALL_BUDGET - PREFIX_SHARE) / (1 - PREFIX_SHARE)
 # What gets a threshold: the graph's scores, and the one that comes from its logits.
 CALIBRATED = (*SCORE_NAMES, "perturbation")
+GUIDANCES = (1.0, 2.0, 3.0)
 CAPTIONS = 200
 VALIDATION_PICTURES = 244
-_PART = 20
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,19 @@ class Pair:
 def calibrate(
     work: Path, pair: Pair, examples: Examples, sampling: SamplingRule, seed: int, bar: Bar
 ) -> None:
-    """Write `calibration.json`, of one sampling, and `metrics.json`."""
+    """Write `calibration.json` and `metrics.json`; the guidance of `sampling` is one of several."""
     cloud, device, codes = pair.cloud, pair.device, pair.codes
     half = CAPTIONS // 2
     drawn = [examples.take(split, half).captions for split in ("train", "validation")]
-    bar.show(0.0, f"guidance {sampling.guidance:g}")
-    quantiles = np.quantile(
-        scores_along(pair, torch.cat(drawn), sampling, seed), 1 - CALL_SHARE, axis=0
-    )
-    thresholds = dict(zip(CALIBRATED, map(float, quantiles), strict=True))
-    bar.show(0.5, "validation")
+    thresholds = {}
+    guidances = sorted({*GUIDANCES, sampling.guidance})
+    for index, guidance in enumerate(guidances):
+        bar.show(index / (len(guidances) + 1), f"guidance {guidance:g}")
+        rule = replace(sampling, guidance=guidance)
+        seen = free_running_scores(device, codes, torch.cat(drawn), rule, seed)
+        quantiles = np.quantile(seen, 1 - CALL_SHARE, axis=0)
+        thresholds[f"{guidance:g}"] = dict(zip(CALIBRATED, map(float, quantiles), strict=True))
+    bar.show(len(guidances) / (len(guidances) + 1), "validation")
     calibration = {
         "call_budget": CALL_BUDGET,
         "prefix_share": PREFIX_SHARE,
@@ -58,36 +61,32 @@ def calibrate(
         "captions": 2 * half,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
-        "thresholds": {f"{sampling.guidance:g}": thresholds},
+        "thresholds": thresholds,
     }
     _write(work / "calibration.json", calibration)
     batch = examples.take("validation", VALIDATION_PICTURES)
     _write(work / "metrics.json", summarise(compare(cloud, device, codes, batch), CALL_SHARE))
 
 
-@torch.no_grad()
-def scores_along(
-    pair: Pair, captions: Tensor, rule: SamplingRule, seed: int
+def free_running_scores(
+    device: DeviceParts, codes: Tensor, captions: Tensor, rule: SamplingRule, seed: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Return the device's scores [N, 7], after the prefix, along pictures that the cloud draws.
+    """Return the scores [N, 7] of the tokens after the prefix of pictures drawn by the device.
 
-    They are in the order of `CALIBRATED`. What a device and the cloud draw together is near what
-    the cloud draws; left alone, a device drifts into flat regions of which it is too sure.
+    They are in the order of `CALIBRATED`.
     """
-    transformer, head = pair.device.transformer, pair.device.head
-    first = int(PREFIX_SHARE * transformer.config.n_token)
-    generator = torch.Generator().manual_seed(seed)
+    prefix = int(PREFIX_SHARE * device.transformer.config.n_token)
     seen: list[Tensor] = []
-    for words in captions.split(_PART):  # a cache of all of them would be far slower
-        ids = draw_images(pair.cloud, words, rule, generator)
-        hidden = transformer.hidden(ids[:, :-1], words)[:, first:].flatten(0, 1)
-        withheld = torch.ones(len(words), dtype=torch.bool)
-        without = transformer.hidden(ids[:, :-1], words, withheld)[:, first:].flatten(0, 1)
-        logits = guide(transformer.output(hidden), transformer.output(without), rule.guidance)
-        said = scores(interval_law(logits, head.radius(hidden)), pair.codes)
-        tempered = torch.from_numpy(perturbation(logits.numpy())[:, None])
-        seen.append(torch.cat([said.double(), tempered], dim=-1))
-    return torch.cat(seen).numpy()
+
+    def watch(position: int, hidden: Tensor, logits: Tensor) -> None:
+        if position >= prefix:
+            said = scores(interval_law(logits, device.head.radius(hidden)), codes)
+            tempered = torch.from_numpy(perturbation(logits.numpy())[:, None])
+            seen.append(torch.cat([said.double(), tempered], dim=-1))
+
+    generator = torch.Generator().manual_seed(seed)
+    draw_images(device.transformer, captions, rule, generator, watch)
+    return torch.stack(seen).flatten(0, 1).numpy()
 
 
 def _write(path: Path, content: object) -> None:
