@@ -4,23 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.orm import Mapped
+
 from cloud_hub.store import queries
 from cloud_hub.store.database import Database
+from cloud_hub.store.tables.counted import Counted
 
-COUNTS = (
-    "tokens",
-    "prefix",
-    "local",
-    "verified",
-    "corrected",
-    "unverified",
-    "wasted",
-    "forwards",
-    "round_trips",
-    "retries",
-    "bytes_up",
-    "bytes_down",
-)
+# What is counted of a picture in whole numbers.
+COUNTS = tuple(name for name, kind in Counted.__annotations__.items() if kind == Mapped[int])
 _MOST = 10_000_000
 _AT_ONCE = 500  # names in one query
 
