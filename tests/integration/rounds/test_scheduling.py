@@ -40,9 +40,13 @@ SMALL: dict[str, Any] = {
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database(f"sqlite:///{tmp_path / 'hub.db'}") as made:
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'hub.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    with Database(url) as made:
         migrate(made)
         yield made
 
