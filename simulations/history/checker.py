@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cloud_hub.store.tables.counted import COUNTS
 from edge_agent.drafts import Mark
 from simulations.history.events import Event
-from simulations.history.stored import COUNTS, Row, Stored
+from simulations.history.stored import Row, Stored
 from simulations.history.tally import ENDS
 
 Twin = Callable[[str, int], str]

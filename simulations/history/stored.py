@@ -4,14 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.orm import Mapped
-
 from cloud_hub.store import queries
 from cloud_hub.store.database import Database
-from cloud_hub.store.tables.counted import Counted
+from cloud_hub.store.tables.counted import COUNTS
 
-# What is counted of a picture in whole numbers.
-COUNTS = tuple(name for name, kind in Counted.__annotations__.items() if kind == Mapped[int])
 _MOST = 10_000_000
 _AT_ONCE = 500  # names in one query
 

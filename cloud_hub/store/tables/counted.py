@@ -23,3 +23,7 @@ class Counted:
     wait_s: Mapped[float]
     queue_s: Mapped[float]
     forward_s: Mapped[float]
+
+
+# The columns of whole numbers.
+COUNTS = tuple(name for name, kind in Counted.__annotations__.items() if kind == Mapped[int])

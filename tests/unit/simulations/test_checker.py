@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from cloud_hub.store.tables.counted import COUNTS
 from simulations.history.checker import LAWS, Run, check
 from simulations.history.events import Event
-from simulations.history.stored import COUNTS, Stored
+from simulations.history.stored import Stored
 
 COUNTED = {
     "tokens": 8,
