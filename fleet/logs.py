@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -21,6 +22,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def configure_logs(*, log_format: Format, level: Level, stream: TextIO | None = None) -> None:
     """Sends every event of this process, and what libraries log, to `stream` (stderr).
 
+    What the stream does not take, because its disk is full or its reader has gone, is lost.
     Called once, by the command lines; a library or a test that does not call it gets
     structlog's own console output.
     """
@@ -31,12 +33,27 @@ def configure_logs(*, log_format: Format, level: Level, stream: TextIO | None = 
         if log_format == "json"
         else [*_SHARED, _renderer(log_format, target)],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(target),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Patient(target))),
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(
         level=max(threshold, logging.WARNING), handlers=[_ForeignHandler()], force=True
     )
+
+
+class _Patient:
+    """A stream whose lines are gone while it takes none: a full disk is no reason to stop."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 class _ForeignHandler(logging.Handler):

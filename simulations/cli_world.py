@@ -1,13 +1,18 @@
 """`python -m simulations scenarios`, `run`, `search`: made-up fleets, and what they prove."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from fleet.errors import FleetError, OutputError
 from fleet.process import command_errors
+from simulations.broker import KINDS, Kind
 
 _MOST_TROUBLE = 100
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -60,6 +65,13 @@ def scenarios() -> None:
     type=click.IntRange(1, 256),
     help="Real clock: among which the agents are shared.",
 )
+@click.option(
+    "--broker",
+    default="trial",
+    show_default=True,
+    type=click.Choice(KINDS),
+    help="Real clock: the broker.",
+)
 @command_errors
 def run(  # noqa: PLR0913  # one parameter an option
     name: str,
@@ -69,6 +81,7 @@ def run(  # noqa: PLR0913  # one parameter an option
     trouble: int,
     profile: Path | None,
     processes: int,
+    broker: Kind,
 ) -> None:
     """Run the scenario NAME, or the one in the file NAME, and report what came of it."""
     from rich.console import Console
@@ -89,12 +102,24 @@ def run(  # noqa: PLR0913  # one parameter an option
             order = Order(scenario, seed, folder, load_profile(profile))
             found = runs.run(order, show)
         else:
-            found = runs.run_real(RealOrder(scenario, seed, folder, processes), show)
+            real = RealOrder(scenario, seed, folder, processes, broker=broker)
+            found = _with_tail(lambda: runs.run_real(real, show))
     click.echo(write_report(folder, found), nl=False)
     click.echo(f"{folder / 'index.html'}   the same with figures")
     click.echo(f"CLOUD_HUB_STORE__URL=sqlite:///{folder / 'hub.db'} cloud_hub query devices")
     if found.violations:
         raise FleetError(f"{len(found.violations)} laws are broken: see {folder / 'report.txt'}")
+
+
+def _with_tail(work: Callable[[], T]) -> T:
+    """Shows the end of a program's log where it failed."""
+    from simulations.processes import ProgramError
+
+    try:
+        return work()
+    except ProgramError as error:
+        click.echo(error.tail, err=True)
+        raise
 
 
 @click.command()

@@ -4,13 +4,14 @@ Only processes that were started here are ever ended, by their own ids.
 """
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +80,36 @@ class Program:
 
     def kill(self) -> None:
         """Ends it at once, as a crash would (SIGKILL), and waits for that."""
+        self.go_on()  # so that children which stand still see its end
         if self.is_running:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(_GOODBYE_S)
 
+    def stall(self) -> None:
+        """Lets it stand still, with what it has started itself (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Lets it go on where it stood (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def limit_files(self, size: int | None) -> None:
+        """Lets no file that it writes grow beyond some bytes (RLIMIT_FSIZE), or any; Linux only."""
+        if self.is_running:
+            _, most = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+            wanted = (most if size is None else size, most)
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, wanted)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            for pid in (self.process.pid, *_children(self.process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def stop(self) -> int:
         """Asks it to end (SIGTERM), insists after some seconds, and returns its exit code."""
         if self.is_running:
+            self.go_on()  # one that stands still hears nothing
             self.process.terminate()
         try:
             return self.process.wait(_GOODBYE_S)
@@ -123,6 +147,17 @@ def program(
         yield running
     finally:
         running.stop()
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, as Linux tells it."""
+    try:
+        return [
+            int(each)
+            for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        ]
+    except OSError:
+        return []
 
 
 def free_port() -> int:

@@ -1,5 +1,6 @@
 """A hub and devices as separate processes on this machine, set up for a simulation."""
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from edge_agent.client import EdgeClient
 from fleet.errors import FleetError
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY
+from simulations.broker import Kind
 from simulations.processes import Program, program
 
 
@@ -47,24 +49,29 @@ class Site:
 
 
 @contextmanager
-def broker(site: Site) -> Iterator[Program]:
-    """A broker in a process of its own, which outlives hubs."""
-    arguments = ["simulations.broker", str(site.port)]
-    with _started(site, "broker", arguments, {}) as running:
+def broker(site: Site, kind: Kind = "trial", *, waits: bool = True) -> Iterator[Program]:
+    """A broker in a process of its own, which outlives hubs; it listens if it was waited for."""
+    arguments = ["simulations.broker", str(site.port), "--kind", kind]
+    with program("broker", arguments, {}, site.log("broker")) as running:
+        if waits:
+            deadline = time.monotonic() + site.start_s
+            running.wait_for("listen", lambda: _listens(site.port), deadline)
         yield running
 
 
 @contextmanager
-def hub(site: Site) -> Iterator[Program]:
-    """A hub that listens; leaving the context stops it."""
-    with _started(site, "hub", ["cloud_hub", "serve"], _hub_settings(site)) as running:
+def hub(site: Site, *, waits: bool = True) -> Iterator[Program]:
+    """A hub, which listens if it was waited for; leaving the context stops it."""
+    arguments = ["cloud_hub", "serve"]
+    with _started(site, "hub", arguments, _hub_settings(site), waits=waits) as running:
         yield running
 
 
 @contextmanager
-def worker(site: Site, name: str = "worker") -> Iterator[Program]:
+def worker(site: Site, name: str = "worker", *, waits: bool = True) -> Iterator[Program]:
     """One more worker beside a hub that listens."""
-    with _started(site, name, ["cloud_hub", "worker"], _hub_settings(site)) as running:
+    arguments = ["cloud_hub", "worker"]
+    with _started(site, name, arguments, _hub_settings(site), waits=waits) as running:
         yield running
 
 
@@ -118,16 +125,23 @@ def _hub_settings(site: Site) -> dict[str, str]:
 
 @contextmanager
 def _started(
-    site: Site, name: str, arguments: list[str], settings: dict[str, str]
+    site: Site, name: str, arguments: list[str], settings: dict[str, str], *, waits: bool = True
 ) -> Iterator[Program]:
-    """A program that has said that it is ready; an earlier one may have used the same log."""
+    """A program that has said that it is ready, if `waits`; its log may be an earlier one's too."""
     log = site.log(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     before = log.stat().st_size if log.exists() else 0
     with program(name, arguments, settings, log) as running:
         deadline = time.monotonic() + site.start_s
-        running.wait_for("become ready", lambda: _ready(log, before), deadline)
+        if waits:
+            running.wait_for("become ready", lambda: _ready(log, before), deadline)
         yield running
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _ready(log: Path, since: int) -> bool:

@@ -19,6 +19,9 @@ from fleet.transport.base import Inbound, QoS, Transport
 from fleet.transport.fanout import Counters, Subscription
 from fleet.transport.lane import Direction, Lane
 
+BACK_S = 0.5  # after which a link is back that broke at its limit
+_ACK_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Outage:
@@ -81,6 +84,8 @@ class SimulatedLink:
         self._mended, self._cut = asyncio.Event(), asyncio.Event()
         self._mended.set()
         self._is_swallowed = False
+        self._limit: int | None = None
+        self._left = 0  # bytes until the link breaks, where it has a limit
         self._lane: Lane[_Upward] = Lane(self._deliver_up)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -99,6 +104,9 @@ class SimulatedLink:
             raise TransportError("the link to the broker is down")
         size = len(topic) + len(payload)
         self.counters.bytes_up += size
+        if self._breaks_in(size):
+            self.counters.lost_up += not qos
+            raise TransportError("the link to the broker broke in the midst of a payload")
         arrival = self._up.arrival(loop.time(), size, qos)
         if arrival is None:
             self.counters.lost_up += 1
@@ -108,6 +116,8 @@ class SimulatedLink:
         if done is not None:
             await done
             await asyncio.sleep(self.profile.round_trip_s / 2)  # the acknowledgement's way back
+            if self._breaks_in(_ACK_BYTES):
+                raise TransportError("the link to the broker broke before its acknowledgement")
 
     @asynccontextmanager
     async def subscribe(
@@ -161,6 +171,16 @@ class SimulatedLink:
         self._is_swallowed = False
         self._cut.clear()
         self._mended.set()
+
+    def limit(self, size: int | None) -> None:
+        """Breaks the link after each `size` bytes of payloads and acknowledgements, either way.
+
+        What the last of them is part of is lost as on a broken TCP connection: a payload does not
+        arrive, or it arrives and its sender does not hear of it. The link is back after `BACK_S`.
+        None: no limit any more.
+        """
+        self._limit = size
+        self._left = size or 0
 
     def stretch(self, times: float) -> None:
         """Makes round trips and jitter so many times as long as the profile says."""
@@ -218,6 +238,9 @@ class SimulatedLink:
                 self.counters.lost_down += 1
                 continue
             self.counters.bytes_down += size
+            if self._breaks_in(size) and not inbound.qos:
+                self.counters.lost_down += 1
+                continue
             await lane.put(arrival, inbound)
 
     async def _hold_while_cut(self, inbound: Inbound, subscription: Subscription) -> None:
@@ -235,6 +258,18 @@ class SimulatedLink:
             self.cut()
             await asyncio.sleep(outage.length_s)
             self.mend()
+
+    def _breaks_in(self, size: int) -> bool:
+        """Whether the link's limit falls among the next bytes; if so it breaks."""
+        if self._limit is None or not self._mended.is_set():
+            return False
+        self._left -= size
+        if self._left >= 0:
+            return False
+        self._left = self._limit
+        self.cut()
+        asyncio.get_running_loop().call_later(BACK_S, self.mend)
+        return True
 
     def _count_drop(self) -> None:
         self.counters.dropped += 1

@@ -6,10 +6,10 @@
 | `node`  | a life began (`started`), ended well (`stopped`) or by force (`killed`) |
 | `worker` | the same, and how many forwards it ran so far, with how many requests and tokens |
 | `asked` | somebody wants a picture of a device; numbered by `wish` |
-| `made` | a picture is finished, and its record is on the device's disk |
+| `made` | a picture is finished; its record is `spooled` on disk, or waits in memory |
 | `refused` | there is no picture, and the device said why |
 | `interrupted`, `unheard` | the device died meanwhile, or was off |
-| `fault` | begins or ends |
+| `fault` | begins or ends, on these `nodes` |
 | `end` | all is over; `unsent` records are still on devices |
 """
 

@@ -9,10 +9,12 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
+from unittest.mock import patch
 
 from edge_agent.app import load_device
 from edge_agent.settings import AgentSettings
@@ -21,10 +23,19 @@ from fleet.logs import configure_logs
 from fleet.process import run_until_signal
 from fleet.transport.broker import BrokerSettings
 from simulations.history.events import History
-from simulations.scenarios.faults import CutLinks, SlowLinks, SwallowLinks
+from simulations.scenarios.faults import (
+    CutLinks,
+    DoubleClients,
+    Fault,
+    FillSpools,
+    JumpClock,
+    LimitLinks,
+    SlowLinks,
+    SwallowLinks,
+)
 from simulations.scenarios.population import population, struck
 from simulations.scenarios.scenario import Scenario
-from simulations.world.faults import bring, disturbed
+from simulations.world.faults import bring, disturbed, full_spools
 from simulations.world.fleet import live
 from simulations.world.network import MqttNetwork
 from simulations.world.node import Node
@@ -38,15 +49,17 @@ class CrowdOrder:
 
     Attributes:
         scenario: As JSON.
-        part: Devices part, part + parts, part + 2 parts … of the fleet.
-        events: File that receives the events of this part.
-        go: File that will hold the beginning, on the clock of `time.monotonic`.
+        places: Of these devices, in the fleet.
+        first_wishes: The first wish that is still to be asked, by node; others begin with 0.
+        events: File that receives the events of this process.
+        go: File that will hold the beginning, on the clock of `time.monotonic`; where it is there
+            already, an earlier process of these devices was killed.
     """
 
     scenario: str
     seed: int
-    part: int
-    parts: int
+    places: list[int]
+    first_wishes: dict[str, int]
     port: int
     folder: str
     events: str
@@ -62,57 +75,111 @@ def write_order(file: Path, order: CrowdOrder) -> None:
 
 async def crowd(order: CrowdOrder, stream: TextIO) -> None:
     """Runs a part of the fleet to its end."""
-    begins_at: list[float] = []
+    go = Path(order.go)
+    begins_at = [_read(go)] if go.exists() else []  # noqa: ASYNC240  # a few bytes
+    is_again = bool(begins_at)
     scenario = Scenario.model_validate_json(order.scenario)
     history = History(stream, lambda: time.monotonic() - begins_at[0] if begins_at else 0.0)
-    nodes = _nodes(order, scenario, history)
+    network = MqttNetwork(_broker(order))
+    nodes = _nodes(order, scenario, history, network)
     for node in nodes.values():
         await node.start()
     sys.stdout.write("ready\n")
-    go = Path(order.go)
-    while not go.exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
-        await asyncio.sleep(_POLL_S)
-    begins_at.append(float(go.read_text(encoding="utf-8")))  # noqa: ASYNC240  # a few bytes
-    await asyncio.sleep(begins_at[0] - time.monotonic())
-    await live(list(nodes.values()), _faults(scenario, order.seed, nodes, history), history)
+    if not is_again:
+        while not go.exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
+            await asyncio.sleep(_POLL_S)
+        begins_at.append(_read(go))
+        await asyncio.sleep(begins_at[0] - time.monotonic())
+    for node in nodes.values() if is_again else ():
+        node.heard_from_s = history.now()
+        node.clear_spool()  # who filled it was killed too
+    faults = _Faults(scenario, order.seed, nodes, network, history)
+    await live(list(nodes.values()), faults.to_come(), history)
     for node in nodes.values():
         await node.stop()
 
 
-def _nodes(order: CrowdOrder, scenario: Scenario, history: History) -> dict[int, Node]:
+def _read(go: Path) -> float:
+    return float(go.read_text(encoding="utf-8"))
+
+
+def _broker(order: CrowdOrder) -> BrokerSettings:
+    return BrokerSettings(host="127.0.0.1", port=order.port)
+
+
+def _nodes(
+    order: CrowdOrder, scenario: Scenario, history: History, network: MqttNetwork
+) -> dict[int, Node]:
     """The nodes of this part, by their place in the fleet."""
-    broker = {"host": "127.0.0.1", "port": order.port}
     settings = {
         "generation": scenario.generation,
         "node": {"send_captions": True},
         "training": {"take_part": False},
         "device": {"threads": 1},
-        "broker": broker,
+        "broker": _broker(order).model_dump(include={"host", "port"}),
         "bundle": order.bundle,
         "public_key": order.public_key,
     }
     folder = Path(order.folder)
     device = load_device(AgentSettings.model_validate({"state_dir": folder, **settings}))
-    network = MqttNetwork(BrokerSettings.model_validate(broker))
-    return {
-        place: Node(resident, device, settings, folder, network, history, order.seed)
-        for place, resident in enumerate(population(scenario, order.seed))
-        if place % order.parts == order.part
+    fleet = population(scenario, order.seed)
+    nodes = {
+        place: Node(fleet[place], device, settings, folder, network, history, order.seed)
+        for place in order.places
     }
+    for node in nodes.values():
+        node.first_wish = order.first_wishes.get(node.resident.node, 0)
+    return nodes
 
 
-def _faults(
-    scenario: Scenario, seed: int, nodes: dict[int, Node], history: History
-) -> Iterator[Coroutine[Any, Any, None]]:
-    """The faults of networks, on the nodes that live here."""
-    for index, fault in enumerate(scenario.faults):
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """The faults that are brought from within, on the nodes that live here."""
+
+    scenario: Scenario
+    seed: int
+    nodes: dict[int, Node]
+    network: MqttNetwork
+    history: History
+
+    def to_come(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Those that have not begun yet."""
+        for index, fault in enumerate(self.scenario.faults):
+            places = sorted(struck(self.scenario, self.seed, index) & set(self.nodes))
+            here = [self.nodes[place] for place in places]
+            in_force = self._in_force(fault, here)
+            if in_force is not None and fault.at_s >= self.history.now():
+                yield bring(fault, here, in_force, self.history)
+
+    def _in_force(self, fault: Fault, here: list[Node]) -> AbstractAsyncContextManager[None] | None:
         match fault:
-            case CutLinks() | SwallowLinks() | SlowLinks():
-                places = sorted(struck(scenario, seed, index) & set(nodes))
-                if here := [nodes[place] for place in places]:
-                    yield bring(fault, here, disturbed(fault, here), history)
+            case JumpClock(by_s=by_s):
+                return _jumped(by_s)
+            case CutLinks() | SwallowLinks() | SlowLinks() | LimitLinks() if here:
+                return disturbed(fault, here)
+            case FillSpools() if here:
+                return full_spools(here)
+            case DoubleClients() if here:
+                return _doubled(here, self.network)
             case _:
-                pass
+                return None
+
+
+@asynccontextmanager
+async def _jumped(by_s: float) -> AsyncIterator[None]:
+    """The wall clock of all devices here; that of the hub stays right."""
+    right = time.time
+    with patch.object(time, "time", lambda: right() + by_s):
+        yield
+
+
+@asynccontextmanager
+async def _doubled(nodes: list[Node], network: MqttNetwork) -> AsyncIterator[None]:
+    """Other clients of the same ids: each side takes the link from the other, again and again."""
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            await stack.enter_async_context(network.connect(node.resident.node))
+        yield
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What can go wrong in a scenario, each fault from `at_s` on for `for_s` seconds."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -31,6 +31,18 @@ class KillAgents(_OnDevices):
     kind: Literal["kill-agents"]
 
 
+class StallAgents(_OnDevices):
+    """Agents stand still (SIGSTOP), and go on as if nothing had been."""
+
+    kind: Literal["stall-agents"]
+
+
+class FillSpools(_OnDevices):
+    """Disks are full: the spools of agents take nothing."""
+
+    kind: Literal["fill-spools"]
+
+
 class CutLinks(_OnDevices):
     """Networks are gone, and both ends know it."""
 
@@ -50,6 +62,13 @@ class SlowLinks(_OnDevices):
     times: float = Field(default=10.0, gt=1, le=1000)
 
 
+class LimitLinks(_OnDevices):
+    """Links break after so many more bytes, whatever these are of; and again once they are back."""
+
+    kind: Literal["limit-links"]
+    bytes: int = Field(default=4000, ge=1, le=1 << 30, description="of both directions")
+
+
 class DoubleClients(_OnDevices):
     """Another client with the same id takes a device's link, and leaves at the end."""
 
@@ -60,6 +79,12 @@ class KillWorker(_OnWorker):
     """A worker dies without a goodbye and starts again; the first one is the whole hub."""
 
     kind: Literal["kill-worker"]
+
+
+class StallWorker(_OnWorker):
+    """A worker stands still (SIGSTOP), and goes on as if nothing had been."""
+
+    kind: Literal["stall-worker"]
 
 
 class SlowWorker(_OnWorker):
@@ -81,10 +106,22 @@ class KillBroker(_Fault):
     kind: Literal["kill-broker"]
 
 
+class StallBroker(_Fault):
+    """The broker stands still (SIGSTOP), and goes on."""
+
+    kind: Literal["stall-broker"]
+
+
 class StopDatabase(_Fault):
     """The hub's database cannot be written."""
 
     kind: Literal["stop-database"]
+
+
+class FillDatabase(_Fault):
+    """The hub's disk is full: its database takes nothing more."""
+
+    kind: Literal["fill-database"]
 
 
 class JumpClock(_Fault):
@@ -94,8 +131,28 @@ class JumpClock(_Fault):
     by_s: float = Field(default=3600.0, ge=-86_400, le=86_400)
 
 
-OnDevices = KillAgents | CutLinks | SwallowLinks | SlowLinks | DoubleClients
-OnWorker = KillWorker | SlowWorker | BreakWorker
+OnDevices = (
+    KillAgents
+    | StallAgents
+    | FillSpools
+    | CutLinks
+    | SwallowLinks
+    | SlowLinks
+    | LimitLinks
+    | DoubleClients
+)
+OnWorker = KillWorker | StallWorker | SlowWorker | BreakWorker
 Fault = Annotated[
-    OnDevices | OnWorker | KillBroker | StopDatabase | JumpClock, Field(discriminator="kind")
+    OnDevices | OnWorker | KillBroker | StallBroker | StopDatabase | FillDatabase | JumpClock,
+    Field(discriminator="kind"),
 ]
+
+
+def kinds_of(union: Any) -> tuple[str, ...]:
+    """The names of the faults in a union of them."""
+    return tuple(get_args(each.model_fields["kind"].annotation)[0] for each in get_args(union))
+
+
+KINDS = kinds_of(get_args(Fault)[0])
+REAL_ONLY = ("stall-agents", "stall-broker")  # take a process, which a world has not
+VIRTUAL_ONLY = ("slow-worker", "break-worker")  # take a model that does as it is told

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from fleet.errors import InvalidInputError
 from fleet.transport.link import SimulatedLink
 from fleet.transport.memory import MemoryBroker
 from simulations.history.events import History
@@ -12,19 +13,25 @@ from simulations.scenarios.faults import (
     CutLinks,
     DoubleClients,
     Fault,
+    FillDatabase,
+    FillSpools,
     JumpClock,
     KillAgents,
     KillBroker,
     KillWorker,
+    LimitLinks,
     OnWorker,
     SlowLinks,
     SlowWorker,
+    StallAgents,
+    StallBroker,
+    StallWorker,
     StopDatabase,
     SwallowLinks,
 )
 from simulations.world.machine import Machine
 from simulations.world.node import Node
-from simulations.world.worker import Stoppable, Worker
+from simulations.world.worker import Storage, Worker
 
 
 async def bring(
@@ -49,7 +56,7 @@ class Trouble:
         self,
         broker: MemoryBroker,
         workers: Sequence[Worker],
-        storage: Stoppable,
+        storage: Storage,
         machine: Machine,
     ) -> None:
         self._broker = broker
@@ -64,12 +71,16 @@ class Trouble:
                 return _dead(nodes)
             case DoubleClients():
                 return self._doubled(nodes)
-            case CutLinks() | SwallowLinks() | SlowLinks():
+            case FillSpools():
+                return full_spools(nodes)
+            case CutLinks() | SwallowLinks() | SlowLinks() | LimitLinks():
                 return disturbed(fault, nodes)
-            case KillWorker() | SlowWorker() | BreakWorker():
+            case KillWorker() | StallWorker() | SlowWorker() | BreakWorker():
                 return _hurt(fault, self._workers[fault.worker])
-            case KillBroker() | StopDatabase() | JumpClock():
+            case KillBroker() | StopDatabase() | FillDatabase() | JumpClock():
                 return self._without(fault)
+            case StallAgents() | StallBroker():
+                raise InvalidInputError(f"the fault {fault.kind!r} needs the real clock")
 
     @asynccontextmanager
     async def _doubled(self, nodes: Sequence[Node]) -> AsyncIterator[None]:
@@ -81,7 +92,9 @@ class Trouble:
             self._broker.mend(name)
 
     @asynccontextmanager
-    async def _without(self, fault: KillBroker | StopDatabase | JumpClock) -> AsyncIterator[None]:
+    async def _without(
+        self, fault: KillBroker | StopDatabase | FillDatabase | JumpClock
+    ) -> AsyncIterator[None]:
         match fault:
             case KillBroker():
                 self._broker.stop()
@@ -91,6 +104,10 @@ class Trouble:
                 self._storage.is_stopped = True
                 yield
                 self._storage.is_stopped = False
+            case FillDatabase():
+                self._storage.is_full = True
+                yield
+                self._storage.is_full = False
             case JumpClock(by_s=by_s):
                 self._machine.jumped_s += by_s
                 yield
@@ -108,7 +125,7 @@ async def _dead(nodes: Sequence[Node]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def disturbed(
-    fault: CutLinks | SwallowLinks | SlowLinks, nodes: Sequence[Node]
+    fault: CutLinks | SwallowLinks | SlowLinks | LimitLinks, nodes: Sequence[Node]
 ) -> AsyncIterator[None]:
     """The networks of some nodes, disturbed until the context ends."""
     for link in _links(nodes):
@@ -119,10 +136,23 @@ async def disturbed(
                 link.cut(silently=True)
             case SlowLinks(times=times):
                 link.stretch(times)
+            case LimitLinks(bytes=size):
+                link.limit(size)
     yield
     for link in _links(nodes):
+        link.limit(None)
         link.mend()
         link.stretch(1)
+
+
+@asynccontextmanager
+async def full_spools(nodes: Sequence[Node]) -> AsyncIterator[None]:
+    """The spools of some nodes, which take nothing until the context ends."""
+    for node in nodes:
+        node.fill_spool()
+    yield
+    for node in nodes:
+        node.clear_spool()
 
 
 @asynccontextmanager
@@ -132,6 +162,10 @@ async def _hurt(fault: OnWorker, worker: Worker) -> AsyncIterator[None]:
             await worker.kill()
             yield
             await worker.start()
+        case StallWorker():
+            worker.stall()
+            yield
+            worker.go_on()
         case SlowWorker(times=times):
             worker.runner.times *= times
             yield

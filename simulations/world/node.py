@@ -25,6 +25,9 @@ from simulations.in_process import Silent
 from simulations.scenarios.population import Asked, Resident
 from simulations.world.lives import ended, until_ready
 from simulations.world.network import Network
+from simulations.world.spool import SPOOL, clear, fill
+
+_NOT_SPOOLED = "the outbox "  # begins the sentence with which an agent says so
 
 TOLD = (
     "tokens",
@@ -64,6 +67,8 @@ class Node:
     network: Network
     history: History
     seed: int
+    first_wish: int = 0  # where an earlier process of this device was killed
+    heard_from_s: float = 0.0  # wishes of before were asked of nobody
     _lives: int = 0
     _life: _Life | None = None
     _under_way: int = 0
@@ -100,6 +105,14 @@ class Node:
             await ended(life.task)
             self._say("stopped")
 
+    def fill_spool(self) -> None:
+        """The disk under its spool is full, in this life and the next, until `clear_spool`."""
+        fill(self._state() / SPOOL)
+
+    def clear_spool(self) -> None:
+        """There is room again."""
+        clear(self._state() / SPOOL)
+
     async def unsettled(self) -> int:
         """Pictures under way and records that wait for a receipt."""
         if self._life is None or self._life.agent is None:
@@ -108,10 +121,11 @@ class Node:
 
     async def serve_wishes(self) -> None:
         """Asks for every picture at its time; returns when the last one was asked for."""
-        for number, wish in enumerate(self.resident.wishes):
+        for number, wish in list(enumerate(self.resident.wishes))[self.first_wish :]:
             await asyncio.sleep(wish.at_s - self.history.now())
             self._say_wish("asked", number, caption=wish.caption, seed=wish.seed)
-            if self._life is None or self._life.agent is None:
+            is_late = wish.at_s < self.heard_from_s
+            if is_late or self._life is None or self._life.agent is None:
                 self._say_wish("unheard", number)
                 continue
             work = self._make(self._life.agent, number, wish)
@@ -180,5 +194,6 @@ def _told(made: Made) -> dict[str, Any]:
     return {
         "generation": made.generation_id,
         "image": image_name(made.image),
+        "spooled": not any(note.startswith(_NOT_SPOOLED) for note in made.notes),
         **{name: getattr(made, name) for name in TOLD},
     }

@@ -1,7 +1,8 @@
 """One worker of a world's hub, through all its lives: the real `serve` on a stand-in's forwards."""
 
 import asyncio
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,29 +16,49 @@ from fleet.models.caption import CaptionVocabulary
 from fleet.transport.memory import MemoryBroker
 from simulations.history.events import History
 from simulations.stand_in import StandInRunner, worker_of
+from simulations.world.gate import Gate
 from simulations.world.lives import ended, until_ready
+
+_PRESENT, _ALL = 1, 1_073_741_823  # SQLite raises the first to what there is
 
 
 @dataclass(slots=True)
-class Stoppable:
-    """Whether the database can be written, in all lives of its hub."""
+class Storage:
+    """Whether the database can be written, and its disk has room, in all lives of its hub."""
 
     is_stopped: bool = False
+    is_full: bool = False
 
 
 class WorldDatabase(Database):
-    """A real database that a scenario may stop."""
+    """A real database that a scenario may stop, or leave without room."""
 
-    def __init__(self, url: str, state: Stoppable) -> None:
+    def __init__(self, url: str, state: Storage) -> None:
         """As `Database`."""
         super().__init__(url)
         self._state = state
 
-    def write(self) -> AbstractContextManager[Any]:  # type: ignore[override]  # of a Connection
+    @contextmanager
+    def write(self) -> Iterator[Any]:  # a Connection
         """See `Database.write`."""
         if self._state.is_stopped:
             raise StoreError("the database cannot be written: the scenario has stopped it")
-        return super().write()
+        with super().write() as connection:
+            if self._state.is_full:
+                _refuse(connection)
+            yield connection
+
+
+def _refuse(connection: Any) -> None:
+    """Fails as SQLite does on a full disk, by its own words: a page is wanted that is not there."""
+    free = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    for _ in range(free):  # each gives one page back
+        connection.exec_driver_sql("PRAGMA incremental_vacuum")
+    connection.exec_driver_sql(f"PRAGMA max_page_count = {_PRESENT}")
+    try:
+        connection.exec_driver_sql("CREATE TABLE without_room AS SELECT zeroblob(100000)")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {_ALL}")
 
 
 @dataclass(slots=True)
@@ -52,7 +73,8 @@ class Worker:
     broker: MemoryBroker
     history: History
     records: bool
-    storage: Stoppable = field(default_factory=Stoppable)
+    storage: Storage = field(default_factory=Storage)
+    _gate: Gate | None = None
     _lives: int = 0
     _life: "asyncio.Task[None] | None" = None
 
@@ -76,6 +98,16 @@ class Worker:
         await ended(life)
         self._lives += 1
 
+    def stall(self) -> None:
+        """As SIGSTOP: it hears and says nothing."""
+        if self._gate is not None:
+            self._gate.close()
+
+    def go_on(self) -> None:
+        """As SIGCONT: what it missed comes at once, and so does what it had to say."""
+        if self._gate is not None:
+            self._gate.open()
+
     async def stop(self) -> None:
         """As SIGTERM."""
         life, self._life = self._life, None
@@ -90,7 +122,8 @@ class Worker:
         hub = worker_of(self.runner, self.vocabulary, name, BootId(new_id()), database)
         try:
             async with self.broker.connect(self._client, hub.identity.will) as transport:
-                await serve(settings, transport, hub, ready=ready.set)
+                self._gate = Gate(transport)
+                await serve(settings, self._gate, hub, ready=ready.set)
         finally:
             hub.close()
 

@@ -34,7 +34,7 @@ from simulations.world.faults import Trouble, bring
 from simulations.world.fleet import live
 from simulations.world.machine import Machine, machine
 from simulations.world.node import Node
-from simulations.world.worker import Stoppable, Worker
+from simulations.world.worker import Storage, Worker
 
 EPOCH_S = 1_767_600_000.0  # 5 January 2026, 8:00 UTC
 _SPARE_THREADS = 8
@@ -113,7 +113,7 @@ class _World:
         self._order = order
         self._history = history
         scenario, profile, broker = order.scenario, order.profile, MemoryBroker()
-        storage = Stoppable()
+        storage = Storage()
         self._workers = [
             Worker(
                 number=number,

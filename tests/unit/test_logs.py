@@ -4,10 +4,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from fleet.logs import configure_logs, get_logger
+from fleet.logs import Format, configure_logs, get_logger
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +105,13 @@ def test_a_traceback_shows_no_local_variables() -> None:
 
     assert "ValueError: 22" in stream.getvalue()
     assert "caption =" not in stream.getvalue()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_full_disk_takes_the_lines_and_stops_nobody(log_format: Format) -> None:
+    with suppress(OSError), Path("/dev/full").open("w") as stream:
+        configure_logs(log_format=log_format, level="info", stream=stream)
+
+        get_logger("fleet.example").info("verified", accepted=3)
+        logging.getLogger("a library").error("it says something too")

@@ -35,6 +35,7 @@ def event(at: float, name: str, **facts: Any) -> Event:
 
 def made(wish: int, generation: str) -> Event:
     picture = {"took_s": 1.0, "generation": generation, "image": "i-7", "fallback": ""}
+    picture |= {"spooled": True}
     return event(2.0 + wish, "made", node="a", wish=wish, **picture, **COUNTED)
 
 
@@ -146,3 +147,44 @@ def test_a_picture_that_fell_back_need_not_be_its_twin() -> None:
     laws = {found.law for found in check(with_event(image="i-8", fallback="timeout"))}
 
     assert "pictures are their fault-free twins" not in laws
+
+
+def killed(at: float) -> Event:
+    return event(at, "node", node="a", state="killed", life=0)
+
+
+def stalled(begin: float, end: float, node: str = "a") -> list[Event]:
+    facts = {"kind": "stall-agents", "nodes": [node]}
+    return [
+        event(begin, "fault", state="begins", **facts),
+        event(end, "fault", state="ends", **facts),
+    ]
+
+
+def test_a_record_that_waited_in_memory_may_die_with_its_agent() -> None:
+    run = without_record()
+    unspooled = [
+        {**each, "spooled": False} if each.get("generation") == "g0" else each
+        for each in run.events
+    ]
+    laws = {"nothing is lost", "no sequence is missing"}
+
+    def broken_laws(events: list[Event]) -> set[str]:
+        return laws & {found.law for found in check(replace(run, events=events))}
+
+    assert broken_laws(unspooled) == laws
+    assert broken_laws([*unspooled, killed(8.0)]) == set()
+    assert broken_laws([killed(1.5), *unspooled]) == laws
+    assert broken_laws([*run.events, killed(8.0)]) == laws
+
+
+def test_a_deadline_waits_for_an_agent_that_stood_still_and_for_no_other() -> None:
+    late = [{**each, "at": each["at"] + 60} for each in with_event(took_s=50.0).events]
+
+    def late_laws(stalls: list[Event]) -> set[str]:
+        return {found.law for found in check(replace(sound(), events=[*stalls, *late]))}
+
+    assert "deadlines are kept" in late_laws([])
+    assert "deadlines are kept" in late_laws(stalled(20, 30))
+    assert "deadlines are kept" in late_laws(stalled(20, 50, node="b"))
+    assert "deadlines are kept" not in late_laws(stalled(20, 50))

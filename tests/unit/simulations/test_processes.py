@@ -1,5 +1,6 @@
 """Programs are waited for with a deadline, tell the end of their log, and surely end."""
 
+import signal
 import socket
 import time
 from contextlib import AbstractContextManager
@@ -90,3 +91,57 @@ def test_a_log_is_kept_across_starts(tmp_path: Path) -> None:
         second.process.wait(10)
 
     assert second.log.read_text() == "once\nagain\n"
+
+
+COUNTS = "import time\nfor number in range(100_000): print(number, flush=True); time.sleep(0.01)"
+
+
+def lines(running: Program) -> int:
+    return running.log.read_text().count("\n")
+
+
+def test_a_program_that_stands_still_goes_on_where_it_stood(tmp_path: Path) -> None:
+    with start(tmp_path, COUNTS) as running:
+        running.wait_for("count", lambda: running.says("3\n"), soon())
+        running.stall()
+        time.sleep(0.1)
+        then = lines(running)
+        time.sleep(0.3)
+        assert lines(running) == then
+        running.go_on()
+        running.wait_for("count on", lambda: lines(running) > then, soon())
+
+
+def test_one_that_stands_still_is_ended_like_any_other(tmp_path: Path) -> None:
+    with start(tmp_path, COUNTS) as running:
+        running.wait_for("count", lambda: running.says("3\n"), soon())
+        running.stall()
+
+    assert running.process.returncode == -signal.SIGTERM
+
+
+WRITES = (
+    "import time\n"
+    "while True:\n"
+    "    try:\n"
+    "        with open('out', 'ab', buffering=0) as stream: stream.write(b'x')\n"
+    "    except OSError as error:\n"
+    "        with open('told', 'wb', buffering=0) as stream: stream.write(b'')\n"
+    "    time.sleep(0.01)"
+)
+
+
+def test_files_of_a_program_grow_no_more_until_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, told = tmp_path / "out", tmp_path / "told"
+    with start(tmp_path, WRITES) as running:
+        running.wait_for("write", lambda: out.exists() and out.stat().st_size > 3, soon())
+        running.limit_files(1)
+        running.wait_for("be refused", told.exists, soon())
+        size = out.stat().st_size
+        time.sleep(0.1)
+        assert out.stat().st_size == size
+        running.limit_files(None)
+        running.wait_for("write on", lambda: out.stat().st_size > size, soon())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import pytest
@@ -182,3 +182,60 @@ async def test_a_stretched_link_takes_so_many_times_as_long() -> None:
         await anext(inbox)
 
         assert loop.time() - begin >= 0.2
+
+
+async def _payloads(limit: int, count: int) -> tuple[list[str], set[bytes]]:
+    """What became of payloads of 8 bytes on a link of that limit: told, and arrived."""
+    broker, told = MemoryBroker(), list[str]()
+    async with (
+        link_of(NEAR, broker) as link,
+        broker.connect("hub") as hub,
+        hub.subscribe("t", qos=1, limit=100) as arrivals,
+    ):
+        link.limit(limit)
+        for number in range(count):
+            await link.wait_connected()
+            try:
+                await link.publish("t", b"payload%d" % number, qos=1)
+            except TransportError as error:
+                told.append(str(error).removeprefix("the link to the broker "))
+            else:
+                told.append("")
+        found = set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                async for inbound in arrivals:
+                    found.add(inbound.payload)
+                    inbound.ack()
+    return told, found
+
+
+_PAYLOAD, _ACK = "broke in the midst of a payload", "broke before its acknowledgement"
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [  # 9 bytes up and 4 of acknowledgement each
+        (12, [_ACK, _ACK]),
+        (13, ["", _PAYLOAD]),
+        (21, ["", _PAYLOAD]),
+        (22, ["", _ACK]),
+        (25, ["", _ACK]),
+        (26, ["", ""]),
+    ],
+)
+async def test_a_limit_falls_into_a_payload_or_into_its_acknowledgement(
+    limit: int, told: list[str]
+) -> None:
+    said, found = await _payloads(limit, 2)
+
+    assert said == told
+    assert found == {b"payload%d" % place for place, each in enumerate(told) if each != _PAYLOAD}
+
+
+async def test_a_link_without_a_limit_any_more_holds() -> None:
+    async with link_of(NEAR, MemoryBroker()) as link:
+        link.limit(1)
+        link.limit(None)
+
+        await link.publish("t", b"more than a byte", qos=1)
