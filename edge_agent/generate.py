@@ -132,7 +132,7 @@ class _Desk:
         return draft.uncertain
 
     def _previous(self, position: int) -> int:
-        return int(self.picture.tokens[position - 1]) if position else -1
+        return self.picture.at.token(position - 1) if position else -1
 
 
 @dataclass(slots=True)

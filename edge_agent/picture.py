@@ -14,16 +14,23 @@ from edge_agent.drafts import (
     Draft,
     Known,
     Lesson,
-    Mark,
     States,
     Tally,
     Verdict,
     check_verdict,
 )
+from edge_agent.positions import (
+    CORRECTED,
+    LOCAL,
+    PENDING,
+    PREFIX,
+    UNVERIFIED,
+    VERIFIED,
+    Positions,
+)
 from fleet.decoding.residual import QuantisedLaw
 from fleet.errors import ProtocolError
 from fleet.ids import RequestId
-from fleet.prediction import FEATURE_SIZE
 
 
 @dataclass(slots=True)
@@ -51,11 +58,7 @@ class Picture:
     wasted: int = 0
     rollbacks: int = 0
     alone: bool = False  # the cloud takes no part any more
-    tokens: NDArray[np.int64] = field(init=False)
-    marks: NDArray[np.uint8] = field(init=False)
-    scores: NDArray[np.float64] = field(init=False)
-    confidences: NDArray[np.float64] = field(init=False)
-    features: NDArray[np.float32] = field(init=False)
+    at: Positions = field(init=False)
     lessons: list[Lesson] = field(init=False, default_factory=list)
     _laws: dict[int, QuantisedLaw] = field(init=False, default_factory=dict)  # by position
     _states: dict[int, States] = field(init=False, default_factory=dict)  # by position
@@ -64,19 +67,25 @@ class Picture:
     _settled: int = field(init=False, default=0)  # nothing before it is pending
 
     def __post_init__(self) -> None:
-        self.tokens = np.zeros(self.size, np.int64)
-        self.marks = np.full(self.size, Mark.EMPTY, np.uint8)
-        self.scores = np.zeros(self.size, np.float64)
-        self.confidences = np.zeros(self.size, np.float64)
-        self.features = np.zeros((self.size, FEATURE_SIZE), np.float32)
+        self.at = Positions(self.size)
 
     # ── What can be asked of it ───────────────────────────────────────────────────────────
 
     @property
+    def tokens(self) -> NDArray[np.int64]:
+        """The token of each position [size]."""
+        return self.at.tokens
+
+    @property
+    def marks(self) -> NDArray[np.uint8]:
+        """How each position stands [size]."""
+        return self.at.marks
+
+    @property
     def settled(self) -> int:
         """The first position that waits for a verdict, or `length` when none does."""
-        while self._settled < self.length and self.marks[self._settled] != Mark.PENDING:
-            self._settled += 1
+        waiting = self.at.first_pending(self._settled, self.length)
+        self._settled = self.length if waiting < 0 else waiting
         return self._settled
 
     @property
@@ -92,24 +101,17 @@ class Picture:
     @property
     def undecided(self) -> int:
         """Drafts that the cloud must judge and has not."""
-        return int((self.marks[self.settled : self.length] == Mark.PENDING).sum())
+        return self.at.count_pending(self._settled, self.length)
 
     @property
     def has_unsent(self) -> bool:
         """Whether there is a draft that the cloud must judge and was not asked about."""
-        return bool((self.marks[self.sent : self.length] == Mark.PENDING).any())
+        return self.at.first_pending(self.sent, self.length) >= 0
 
     @property
     def tally(self) -> Tally:
         """Settled positions by how they were decided."""
-        counts = np.bincount(self.marks[: self.settled], minlength=len(Mark))
-        return Tally(
-            prefix=int(counts[Mark.PREFIX]),
-            local=int(counts[Mark.LOCAL]),
-            verified=int(counts[Mark.VERIFIED] + counts[Mark.CORRECTED]),
-            corrected=int(counts[Mark.CORRECTED]),
-            unverified=int(counts[Mark.UNVERIFIED]),
-        )
+        return self.at.tally(self.settled)
 
     def may_draft(self, window: int) -> bool:
         """Whether a draft fits: at most `window` tokens stand beyond the first unsettled one."""
@@ -128,33 +130,33 @@ class Picture:
 
         Local tokens after the last uncertain one are not sent: nobody waits for them.
         """
-        uncertain = self.marks[self.sent : self.length] == Mark.PENDING
-        if not uncertain.any():
+        end = self.at.last_pending(self.sent, self.length) + 1
+        if not end:
             return None
-        end = self.sent + int(np.flatnonzero(uncertain)[-1]) + 1
         span = slice(self.sent, end)
-        local = self.marks[span] == Mark.LOCAL
+        marks = self.at.marks[span]
+        uncertain, local = marks == PENDING, marks == LOCAL
         return Backlog(
             branch=self.branch,
             start=self.sent,
-            tokens=self.tokens[span].copy(),
-            uncertain=self.marks[span] == Mark.PENDING,
+            tokens=self.at.tokens[span].copy(),
+            uncertain=uncertain,
             local=local,
-            features=self.features[span][local],
-            laws=self._laws_of(self.sent + np.flatnonzero(uncertain)),
+            features=self.at.features[span][local],
+            laws=self._laws_of(uncertain) if self._laws else (),
         )
 
     def history(self) -> Backlog:
         """All settled tokens, for a worker that has to build its cache anew."""
         span = slice(0, self.settled)
-        local = self.marks[span] == Mark.LOCAL
+        local = self.at.marks[span] == LOCAL
         return Backlog(
             branch=self.branch,
             start=0,
-            tokens=self.tokens[span].copy(),
+            tokens=self.at.tokens[span].copy(),
             uncertain=np.zeros(self.settled, bool),
             local=local,
-            features=self.features[span][local],
+            features=self.at.features[span][local],
         )
 
     def known(self, prefix: int) -> Known:
@@ -162,10 +164,8 @@ class Picture:
 
         None at all where the cloud has not injected the `prefix` tokens that it should have.
         """
-        if (self.marks[:prefix] != Mark.PREFIX).any():
-            return Known(self.tokens[:0], self.marks[:0])
-        open_marks = (self.marks == Mark.UNVERIFIED) | (self.marks >= Mark.PENDING)
-        end = int(np.argmax(open_marks)) if open_marks.any() else self.size
+        is_injected = bool((self.marks[:prefix] == PREFIX).all())
+        end = self.at.first_open() if is_injected else 0
         return Known(self.tokens[:end].copy(), self.marks[:end].copy())
 
     # ── What can happen to it ─────────────────────────────────────────────────────────────
@@ -178,8 +178,7 @@ class Picture:
 
     def fill(self, position: int, draft: Draft) -> None:
         """Takes what the device says at a position whose token is final already."""
-        self.scores[position] = draft.score
-        self.features[position] = draft.feature
+        self.at.fill(position, draft)
 
     def inject(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
         """Appends tokens drawn by the cloud: the injected prefix. A reopened picture gets none.
@@ -196,24 +195,22 @@ class Picture:
             raise ProtocolError(f"the hub's prefix of {len(tokens)} tokens does not fit")
         span = slice(self.length, end)
         self.tokens[span] = tokens
-        self.marks[span] = Mark.PREFIX
+        self.marks[span] = PREFIX
         if len(confidences) == len(tokens):
-            self.confidences[span] = confidences
+            self.at.confidences[span] = confidences
         self.length = self.sent = self.seen = end
 
     def draft(self, draft: Draft) -> None:
         """Appends one token of the device."""
         position = self.length
-        self.tokens[position] = draft.token
-        self.scores[position] = draft.score
-        self.features[position] = draft.feature
+        self.at.put(position, draft, self._mark(draft))
         if draft.law is not None:
             self._laws[position] = draft.law
         if draft.states is not None:
             self._states[position] = draft.states
-        self.marks[position] = self._mark(draft)
         self.length += 1
-        self._use_bonus()
+        if self._bonus is not None:
+            self._use_bonus(*self._bonus)
 
     def asked(self, request_id: RequestId, backlog: Backlog) -> None:
         """Notes that `backlog` is on its way."""
@@ -264,26 +261,27 @@ class Picture:
         """Goes on without the cloud: uncertain tokens stay as drafted, marked unverified."""
         self.alone = True
         self._asked.clear()
-        self.marks[self.marks == Mark.PENDING] = Mark.UNVERIFIED
+        self.at.give_up()
 
     # ── How it changes ────────────────────────────────────────────────────────────────────
 
-    def _laws_of(self, positions: NDArray[np.int64]) -> tuple[QuantisedLaw, ...]:
-        known = (self._laws.get(int(position)) for position in positions)
+    def _laws_of(self, uncertain: NDArray[np.bool_]) -> tuple[QuantisedLaw, ...]:
+        positions = self.sent + np.flatnonzero(uncertain)
+        known = (self._laws.get(position) for position in positions.tolist())
         return tuple(law for law in known if law is not None)
 
-    def _mark(self, draft: Draft) -> Mark:
+    def _mark(self, draft: Draft) -> int:
         if not draft.uncertain:
-            return Mark.LOCAL
-        return Mark.UNVERIFIED if self.alone else Mark.PENDING
+            return LOCAL
+        return UNVERIFIED if self.alone else PENDING
 
     def _settle(self, backlog: Backlog, verdict: Verdict) -> None:
         self._learn(backlog, verdict)
         stop = backlog.start + verdict.accepted
         judged = backlog.start + np.flatnonzero(backlog.uncertain[: verdict.accepted + 1])
         known = verdict.confidences[: len(judged)]
-        self.confidences[judged[: len(known)]] = known
-        self.marks[judged[judged < stop]] = Mark.VERIFIED
+        self.at.confidences[judged[: len(known)]] = known
+        self.marks[judged[judged < stop]] = VERIFIED
         self.seen = max(self.seen, min(stop + 1, backlog.end))  # what fell was seen, too
         if stop < backlog.end:
             self._correct(stop, verdict.next_token)
@@ -292,7 +290,7 @@ class Picture:
             self._asked.clear()
         elif verdict.next_token >= 0:
             self._bonus = (stop, verdict.next_token)
-            self._use_bonus()
+            self._use_bonus(*self._bonus)
 
     def _learn(self, backlog: Backlog, verdict: Verdict) -> None:
         """Keeps what the cloud tells of positions that were drafted here: the drafts of a backlog
@@ -313,20 +311,19 @@ class Picture:
         """Puts the cloud's token at `position`; all drafts after it fall."""
         self.wasted += self.length - position - 1
         self.rollbacks += 1
+        self.at.empty(position + 1, self.length)
+        self.at.settle(position, token, CORRECTED)
         self.length = position + 1
-        self.marks[self.length :] = Mark.EMPTY
-        self.tokens[position] = token
-        self.marks[position] = Mark.CORRECTED
         self._bonus = None
 
-    def _use_bonus(self) -> None:
+    def _use_bonus(self, position: int, token: int) -> None:
         """Settles a position by the cloud's own draw for it, while nobody was asked about it."""
-        if self._bonus is None or self._bonus[0] >= self.length:
+        if position >= self.length:
             return
-        (position, token), self._bonus = self._bonus, None
-        if self.marks[position] != Mark.PENDING or position < self.sent:
+        self._bonus = None
+        if not self.at.is_pending(position) or position < self.sent:
             return
-        if self.tokens[position] == token:
-            self.marks[position] = Mark.VERIFIED
+        if self.at.token(position) == token:
+            self.at.mark(position, VERIFIED)
         else:
             self._correct(position, token)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -121,6 +122,11 @@ class Presence:
 
 def facts() -> dict[str, str]:
     """What an operator wants to know of the machine, as text."""
+    return dict(_machine())
+
+
+@cache
+def _machine() -> dict[str, str]:
     return {
         "platform": f"{platform.system()} {platform.release()}"[:512],
         "machine": platform.machine(),

@@ -47,9 +47,9 @@ class Recorder:
             return record
         picture, drafted = outcome.picture, slice(0, outcome.picture.length)
         arrays = {
-            "scores": pack_scores(picture.scores[drafted]),
+            "scores": pack_scores(picture.at.scores[drafted]),
             "decisions": _marks(outcome).tobytes(),
-            "confidences": pack_confidences(picture.confidences[drafted]),
+            "confidences": pack_confidences(picture.at.confidences[drafted]),
             "detailed": level == "detailed" and self.luck() < self.settings.detailed_share,
             "unseen": self._unseen(outcome),
         }

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -84,8 +85,12 @@ def open_station(path: Path, name: str | None, *, patience_s: float) -> Iterator
         os.close(lock)  # which unlocks; the kernel does the same for a killed process
 
 
+@cache
 def agent_version() -> str:
-    """The release that runs; a checkout that is not installed has none."""
+    """The release that runs; a checkout that is not installed has none.
+
+    Looked up once: every record and heartbeat names it, and a look-up reads a file.
+    """
     try:
         return version("ciar-fleet")
     except PackageNotFoundError:

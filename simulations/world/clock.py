@@ -5,47 +5,128 @@ in it, and no threads: what is handed to one (`asyncio.to_thread`) runs in a gre
 own thread. It takes the time that it `work`s, during which the loop goes on, so a draft under way
 sees a verdict that arrives, as it does in the field. If nothing is left that could ever happen,
 the loop says so instead of hanging.
+
+A fleet's hour is a hundred million events, so what asyncio does around an event is left out
+where it has no purpose here: a selector, a thread's wake-up, comparing timers in Python.
 """
 
 import asyncio
-import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar, TypeVarTuple
 
 from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_FEW = 128  # cancelled timers that are never worth a clean-up
 
 
 class DeadlockError(AssertionError):
     """Every task waits for something that nobody will do."""
 
 
-class _Selector(selectors.DefaultSelector):
-    """Moves the clock instead of waiting."""
+class _Call(asyncio.TimerHandle):
+    """A callback that is due; it can be cancelled, and knows nothing of debugging."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
+    __slots__ = ()
+    _loop: "VirtualTimeLoop"
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise DeadlockError("all tasks wait, and no timer is set")
-        self.now += max(timeout, 0.0)
-        return []
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "VirtualTimeLoop",
+        context: Context | None,
+        when: float = -1.0,  # -1: at once, not by a timer
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._when = when
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<call of {self._callback} at {self._when}>"
+
+    def cancel(self) -> None:
+        """See `asyncio.Handle.cancel`."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback, self._args = _nothing, ()
+            if self._when >= 0:
+                self._loop.timer_cancelled()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See the module."""
+    """See the module. What is due at one moment happens in the order in which it was asked for."""
 
     def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
+        super().__init__()
+        self._now = 0.0
+        self._soon: deque[_Call] = deque()
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._set = 0  # timers so far
+        self._cancelled = 0  # timers in the heap that were cancelled, or nearly so many
+        self._plain = copy_context()
 
     def time(self) -> float:
         """Seconds since the loop was made."""
-        return self._virtual.now
+        return self._now
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """See `asyncio.loop.call_soon`."""
+        call = _Call(callback, args, self, context)
+        self._soon.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.loop.call_later`."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.loop.call_at`."""
+        call = _Call(callback, args, self, context, when)
+        self._set += 1
+        heappush(self._timers, (when, self._set, call))
+        return call
+
+    @property
+    def timers(self) -> int:
+        """How many are set, with those that were cancelled and are still held."""
+        return len(self._timers)
+
+    def timer_cancelled(self) -> None:
+        """Most timers are cancelled: the heap is cleared of them now and then."""
+        self._cancelled += 1
+        if self._cancelled > max(_FEW, len(self._timers) // 2):
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapify(self._timers)
+            self._cancelled = 0
 
     def run_in_executor(  # type: ignore[override]  # a plain future, as any await takes it
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -76,8 +157,49 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         thread = getcurrent()
         if thread.parent is None:
             raise RuntimeError("something on the event loop sleeps: it would hold up everything")
-        self.call_later(seconds, thread.switch)
+        until = self._now + seconds
+        if not self._soon and (not self._timers or self._timers[0][0] > until):
+            self._now = until  # nothing can happen meanwhile
+            return
+        self.call_at(until, thread.switch, context=self._plain)
         thread.parent.switch()
+
+    def _run_once(self) -> None:
+        """One round: all that was due when it began."""
+        if not self._soon:
+            self._jump()
+        soon, timers = self._soon, self._timers
+        while timers and timers[0][0] <= self._now:
+            soon.append(heappop(timers)[2])
+        for _ in range(len(soon)):
+            call = soon.popleft()
+            if call._cancelled:
+                continue
+            try:
+                call._context.run(call._callback, *call._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as asyncio does
+                self.call_exception_handler(
+                    {"message": f"exception in {call}", "exception": error, "handle": call}
+                )
+
+    def _jump(self) -> None:
+        """Moves the clock to the next timer.
+
+        Raises:
+            DeadlockError: There is none.
+        """
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not timers:
+            raise DeadlockError("all tasks wait, and no timer is set")
+        self._now = max(self._now, timers[0][0])
+
+
+def _nothing() -> None:
+    """What a cancelled call would do."""
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:

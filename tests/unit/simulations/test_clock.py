@@ -65,3 +65,58 @@ def test_work_on_the_event_loop_itself_is_an_error() -> None:
 def test_a_wait_that_nobody_ends_is_told() -> None:
     with pytest.raises(DeadlockError):
         run_in_virtual_time(asyncio.Event().wait())
+
+
+def test_what_is_due_at_one_moment_happens_in_the_order_in_which_it_was_set() -> None:
+    async def both() -> list[int]:
+        loop, seen = asyncio.get_running_loop(), list[int]()
+        for number in range(50):
+            loop.call_at(7.0, seen.append, number)
+        await asyncio.sleep(8)
+        return seen
+
+    assert run_in_virtual_time(both()) == list(range(50))
+
+
+def test_a_timer_that_is_cancelled_never_fires_and_is_not_kept() -> None:
+    async def many() -> tuple[list[int], int]:
+        loop, seen = asyncio.get_running_loop(), list[int]()
+        assert isinstance(loop, VirtualTimeLoop)
+        for number in range(10_000):
+            timer = loop.call_later(3600, seen.append, number)
+            if number:
+                timer.cancel()
+        kept = loop.timers
+        await asyncio.sleep(4000)
+        return seen, kept
+
+    seen, kept = run_in_virtual_time(many())
+
+    assert seen == [0]
+    assert kept < 1000
+
+
+def test_a_callback_that_fails_is_told_and_the_loop_goes_on() -> None:
+    async def fail() -> list[str]:
+        loop, told = asyncio.get_running_loop(), list[str]()
+        loop.set_exception_handler(lambda _, found: told.append(str(found["exception"])))
+        loop.call_later(1, [].pop)
+        await asyncio.sleep(2)
+        return told
+
+    assert run_in_virtual_time(fail()) == ["pop from empty list"]
+
+
+def test_work_that_nothing_can_disturb_still_takes_its_time() -> None:
+    async def alone() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+
+        def work() -> None:
+            for _ in range(10):
+                loop.work(0.5)
+
+        await asyncio.to_thread(work)
+        return loop.time()
+
+    assert run_in_virtual_time(alone()) == pytest.approx(5)
