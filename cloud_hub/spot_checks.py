@@ -8,6 +8,7 @@ a sample, and no picture waits for one.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -113,15 +114,21 @@ def compare(found: Sample, codes: Codes) -> tuple[NDArray[np.bool_], Codes, Code
 
 
 def _join(samples: Sequence[Sample], codes: Codes, cloud_version: ModelVersion) -> Check:
-    compared = [compare(each, codes) for each in samples]
-    matches, harms, probabilities = (np.concatenate(part) for part in zip(*compared, strict=True))
+    picture = replace(
+        samples[0],
+        **{
+            name: np.concatenate([getattr(each, name) for each in samples])
+            for name in ("positions", "drafts", "local", "logits")
+        },
+    )
+    matches, harms, probabilities = compare(picture, codes)
     return Check(
         check_id=new_id(),
-        node=samples[0].key.node,
-        generation=samples[0].key.generation,
+        node=picture.key.node,
+        generation=picture.key.generation,
         cloud_version=cloud_version,
-        positions=np.concatenate([each.positions for each in samples]),
-        local=np.concatenate([each.local for each in samples]),
+        positions=picture.positions,
+        local=picture.local,
         matches=matches,
         harms=harms,
         probabilities=probabilities,

@@ -12,7 +12,6 @@ import numpy as np
 
 from cloud_hub.engine.requests import Logits, Mask, Run, SessionKey, Tokens
 from cloud_hub.engine.sessions import Session
-from fleet.decoding.noise import Stream, uniform
 from fleet.protocol.messages import Sampling
 
 
@@ -58,15 +57,15 @@ def sample(session: Session, looked: Looked, share: float) -> Sample | None:
         share /= session.unchecked.share
     if not len(positions):
         return None
-    chosen = uniform(session.seed, positions, 1, Stream.CHECK)[:, 0] < share
-    rows = positions[chosen] - looked.start
-    if not len(rows):
+    positions = positions[session.luck.chosen(positions, share)]
+    if not len(positions):
         return None
+    rows = positions - looked.start
     return Sample(
         key=session.key,
         seed=session.seed,
         sampling=session.sampling,
-        positions=positions[chosen],
+        positions=positions,
         drafts=looked.run.tokens[rows],
         local=looked.run.local[rows],
         logits=looked.logits[rows],

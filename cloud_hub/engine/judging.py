@@ -3,18 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloud_hub.engine.checks import Looked, sample
 from cloud_hub.engine.requests import Backlog, Logits, Tokens
 from cloud_hub.engine.sessions import Session
-from fleet.decoding.noise import gumbel
 from fleet.decoding.residual import Evidence, judge_residual, luck_of
 from fleet.decoding.sampling import draw, law, sharpen
 from fleet.decoding.top_laws import NO_LAWS, TopLaws, top_laws
 from fleet.decoding.verify import Verdict, judge
-
-_NOISE_ROWS_KEPT = 64
 
 
 def judged(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
@@ -31,9 +27,8 @@ def drawn(session: Session, positions: Sequence[int], logits: Logits) -> tuple[T
     if not positions:
         return np.zeros(0, np.int64), []
     sharp = sharpen(logits, session.sampling)
-    tokens = draw(sharp, _noise(session, positions, logits.shape[-1]))
-    confidences = np.take_along_axis(law(sharp), tokens[:, None], axis=-1)[:, 0]
-    return tokens, [float(value) for value in confidences]
+    tokens = draw(sharp, session.luck.noise(positions, logits.shape[-1]))
+    return tokens, law(sharp)[np.arange(len(tokens)), tokens].tolist()
 
 
 def taught(session: Session, looked: Looked) -> TopLaws:
@@ -45,7 +40,7 @@ def taught(session: Session, looked: Looked) -> TopLaws:
     chosen = sample(session, looked, lessons.share) if lessons.size else None
     if chosen is None:
         return NO_LAWS
-    positions = [int(position) for position in chosen.positions]
+    positions = chosen.positions.tolist()
     tokens, _ = drawn(session, positions, chosen.logits)
     return top_laws(positions, tokens, chosen.logits, lessons.size)
 
@@ -54,13 +49,12 @@ def _by_shared_noise(
     session: Session, backlog: Backlog, laws: Logits
 ) -> tuple[Verdict, list[float]]:
     """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
-    judged = [int(index) for index in np.flatnonzero(backlog.uncertain)]
-    bonus = [len(backlog.run)] if backlog.end < session.positions else []
-    draws, confidences = drawn(
-        session, [backlog.start + i for i in judged + bonus], laws[judged + bonus]
-    )
-    targets = np.zeros(len(backlog.run) + len(bonus), np.int64)
-    targets[judged + bonus] = draws
+    has_bonus = backlog.end < session.positions
+    looked = np.append(backlog.uncertain, True) if has_bonus else backlog.uncertain
+    positions = (backlog.start + np.flatnonzero(looked)).tolist()
+    draws, confidences = drawn(session, positions, laws[: len(looked)][looked])
+    targets = np.zeros(len(looked), np.int64)
+    targets[looked] = draws
     return judge(backlog.run.tokens, backlog.uncertain, targets), confidences
 
 
@@ -85,15 +79,3 @@ def _by_residual(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verd
     if verdict.accepted < len(tokens):
         tokens[verdict.accepted] = verdict.next_token
     return verdict, [float(value) for value in target[judged, tokens[judged]]]
-
-
-def _noise(session: Session, positions: Sequence[int], vocab_size: int) -> NDArray[np.float32]:
-    """The noise [k, V] of the positions; kept, since a bonus position is often judged next."""
-    missing = [position for position in positions if position not in session.noise]
-    if missing:
-        rows = gumbel(session.seed, np.array(missing, np.int64), vocab_size)
-        session.noise.update(zip(missing, rows, strict=True))
-    found = np.stack([session.noise[position] for position in positions])
-    while len(session.noise) > _NOISE_ROWS_KEPT:
-        del session.noise[next(iter(session.noise))]
-    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cloud_hub.engine.luck import Luck
 from cloud_hub.engine.requests import (
     Answer,
     Features,
@@ -60,9 +61,12 @@ class Session:
     ahead: Logits | None = None  # [V], of position `cached`
     waiting: dict[RequestId, float] = field(default_factory=dict)  # deadlines of what waits or runs
     answers: OrderedDict[RequestId, Answer] = field(default_factory=OrderedDict)
-    noise: dict[int, Logits] = field(default_factory=dict)
+    luck: Luck = field(init=False)
     last_used: float = 0.0
     is_open: bool = True
+
+    def __post_init__(self) -> None:
+        self.luck = Luck(self.seed, len(self.tokens))
 
     @property
     def positions(self) -> int:

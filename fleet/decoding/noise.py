@@ -6,6 +6,8 @@ block, 0, stream), and a block holds the bits of four codes. So any row can be c
 in any order, on any machine.
 """
 
+import sys
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -15,11 +17,12 @@ from fleet.errors import InvalidInputError
 
 Words = NDArray[np.uint32]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)
+_KEY_STEPS = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
+_KEY_BUMPS = np.arange(_ROUNDS, dtype=np.uint64)[:, None] * _KEY_STEPS  # [rounds, 2]
 _LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+_LOW_HALF, _HIGH_HALF = (0, 1) if sys.byteorder == "little" else (1, 0)  # of a 64-bit number
 
 
 class Stream(IntEnum):
@@ -77,25 +80,31 @@ def bits(seed: int, positions: NDArray[np.int64], count: int, stream: Stream) ->
     rows = np.asarray(positions, np.int64)
     if not 0 <= seed < 1 << 64:
         raise InvalidInputError(f"seed {seed} must lie between 0 and 2^64 - 1")
-    if rows.ndim != 1 or (rows < 0).any() or (rows >= 1 << 32).any():
+    if rows.ndim != 1 or rows.view(np.uint64).max(initial=0) > _LOW:
         raise InvalidInputError("positions must be a list of numbers between 0 and 2^32 - 1")
-    blocks = np.arange((count + 3) // 4, dtype=np.uint32)
-    counter = (rows.astype(np.uint32)[:, None], blocks[None, :], np.uint32(0), np.uint32(stream))
-    words = philox(np.broadcast_arrays(*counter), (seed & 0xFFFFFFFF, seed >> 32))
-    return np.stack(words, axis=-1).reshape(len(rows), 4 * len(blocks))[:, :count]
+    blocks = np.arange((count + 3) // 4)
+    words = np.empty((len(rows), len(blocks), 4), np.uint32)
+    counter = (rows[:, None], blocks, np.zeros((), np.int64), np.array(stream))
+    for lane, word in enumerate(philox(counter, (seed & 0xFFFFFFFF, seed >> 32))):
+        words[:, :, lane] = word
+    return words.reshape(len(rows), 4 * len(blocks))[:, :count]
 
 
-def philox(counter: tuple[Words, ...] | list[Words], key: tuple[int, int]) -> list[Words]:
-    """Four words for every counter (four arrays of one shape) under one key of two words."""
-    words = [word.astype(np.uint64) for word in counter]
-    for index in range(_ROUNDS):
-        bumped = zip(key, _KEY_STEPS, strict=True)
-        keys = [np.uint64((word + index * step) & 0xFFFFFFFF) for word, step in bumped]
-        first, second = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
-        words = [
-            (second >> _HALF) ^ words[1] ^ keys[0],
-            second & _LOW,
-            (first >> _HALF) ^ words[3] ^ keys[1],
-            first & _LOW,
-        ]
-    return [word.astype(np.uint32) for word in words]
+def philox(counter: Sequence[NDArray[np.integer]], key: tuple[int, int]) -> list[Words]:
+    """Four words for every counter under one key of two words.
+
+    The counter's four arrays of 32-bit numbers are broadcast to one shape, that of each word.
+    """
+    shape = np.broadcast_shapes(*(word.shape for word in counter))
+    # The words 0 and 2 are multiplied in a round, 1 and 3 are not: both of a pair go at once,
+    # since few rows are asked for at a time, and a call of numpy costs more than its numbers.
+    even, odd = np.empty((2, *shape), np.uint32), np.empty((2, *shape), np.uint32)
+    even[0], odd[0], even[1], odd[1] = counter
+    pair = (2,) + (1,) * len(shape)
+    multipliers = _MULTIPLIERS.reshape(pair)
+    keys = ((np.array(key, np.uint64) + _KEY_BUMPS) & _LOW).astype(np.uint32)
+    for words in keys.reshape(_ROUNDS, *pair):
+        halves = (even * multipliers)[..., None].view(np.uint32)  # the other pair's next words
+        odd ^= words
+        even, odd = halves[::-1, ..., _HIGH_HALF] ^ odd, halves[::-1, ..., _LOW_HALF]
+    return [even[0], odd[0], even[1], odd[1]]
