@@ -8,7 +8,6 @@ a sample, and no picture waits for one.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -114,12 +113,15 @@ def compare(found: Sample, codes: Codes) -> tuple[NDArray[np.bool_], Codes, Code
 
 
 def _join(samples: Sequence[Sample], codes: Codes, cloud_version: ModelVersion) -> Check:
-    picture = replace(
-        samples[0],
-        **{
-            name: np.concatenate([getattr(each, name) for each in samples])
-            for name in ("positions", "drafts", "local", "logits")
-        },
+    first = samples[0]
+    picture = Sample(
+        key=first.key,
+        seed=first.seed,
+        sampling=first.sampling,
+        positions=np.concatenate([each.positions for each in samples]),
+        drafts=np.concatenate([each.drafts for each in samples]),
+        local=np.concatenate([each.local for each in samples]),
+        logits=np.concatenate([each.logits for each in samples]),
     )
     matches, harms, probabilities = compare(picture, codes)
     return Check(
