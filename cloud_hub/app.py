@@ -183,13 +183,12 @@ def model_files(folder: Path) -> Starlette:
 
 
 def device_bundle(model: Path | None, folder: Path | None = None) -> Bundle:
-    """The device bundle in `folder`, or the one beside the cloud model.
+    """The device bundle in `folder`, or the one that belongs to the cloud model.
 
     Raises:
         BundleError: There is none, or it is not what was signed.
     """
-    beside = model.parent if model else reference_path()
-    path = folder or beside / DEVICE_FOLDER
+    path = folder or (_home(model) if model else reference_path()) / DEVICE_FOLDER
     return Bundle.open(path, path.parent / PUBLIC_KEY)
 
 
@@ -258,16 +257,24 @@ def _load(settings: HubSettings, database: Database | None) -> Hub:
     return Hub(identity, service, runner, codes, database)
 
 
+def _home(folder: Path) -> Path:
+    """Where a cloud model's device bundle and its public key lie: beside it, or, where its folder
+    only points at files and others lie beside it, inside."""
+    from fleet.models.linked import is_linked
+
+    return folder if is_linked(folder) else folder.parent
+
+
 def _check_pair(folder: Path, version: ModelVersion) -> None:
-    """Holds a cloud model against the signed device bundle beside it, where there is one.
+    """Holds a cloud model against the signed device bundle of its own, where there is one.
 
     Raises:
         BundleError: The bundle was made with another cloud model, or is not what was signed.
     """
-    bundle = folder.parent / DEVICE_FOLDER
+    bundle = _home(folder) / DEVICE_FOLDER
     if not (bundle / MANIFEST).exists():
         return
-    wanted = Bundle.open(bundle, folder.parent / PUBLIC_KEY).manifest.cloud_version
+    wanted = Bundle.open(bundle, bundle.parent / PUBLIC_KEY).manifest.cloud_version
     if wanted != version:
         raise BundleError(
             f"the cloud model in {folder} is {version}, but the bundle beside it was made with"

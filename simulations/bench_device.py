@@ -112,7 +112,7 @@ def _torch(manifest: Manifest, *, compiled: bool) -> Step:
     codes = torch.nn.functional.normalize(torch.randn(config.vocab_size, _CODE_DIM), dim=-1)
     head = IntervalHead(torch.nn.Linear(config.dim, config.vocab_size, bias=False), _RANK)
     graph = StepGraph(transformer, head, FeatureProjection(config.dim), codes).eval()
-    inputs = tuple(step_example(transformer).values())
+    inputs = tuple(step_example(transformer.config).values())
     run = torch.compile(graph) if compiled else graph
 
     def step(_: int) -> None:

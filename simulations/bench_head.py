@@ -98,7 +98,7 @@ def _export(size: Size, *, rank: int, plain: bool = False) -> bytes:
     if not plain:
         return export_step(StepGraph(transformer, head, projection, codes))
     graph = PlainStep(transformer, head, projection, codes)
-    return export_graph(graph, step_example(transformer), ("rows", "drawn"))
+    return export_graph(graph, step_example(transformer.config), ("rows", "drawn"))
 
 
 def _config(size: Size) -> TransformerConfig:

@@ -237,6 +237,17 @@ def real_size(
 
 
 @bench.command()
+@click.option("--size", "sizes", multiple=True, type=click.Choice(["B", "L", "XL"]), default=["XL"])
+@click.option("--rounds", default=10, show_default=True, type=click.IntRange(1))
+@command_errors
+def drafter(sizes: tuple[str, ...], rounds: int) -> None:
+    """A drafter of LlamaGen's width on a device: bytes and time in float32 and int8."""
+    from simulations.real_size.drafter import bench as measure
+
+    figures(measure(sizes, rounds=rounds))
+
+
+@bench.command()
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
 @click.option("--small", is_flag=True, help="Only the size that is shipped.")
 @command_errors

@@ -13,7 +13,7 @@ from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import FeatureProjection
 from fleet.models.interval_head import IntervalHead, feature_scalars, interval_law, scores
 from fleet.models.onnx_operations import OPERATIONS, kth_largest
-from fleet.models.transformer import Transformer
+from fleet.models.transformer import Transformer, TransformerConfig
 
 OPSET = 20
 
@@ -38,7 +38,7 @@ class CaptionGraph(nn.Module):
         return condition.value, condition.log_n[:1], condition.start
 
 
-class StepGraph(nn.Module):
+class TokenStep(nn.Module):
     """One token of one picture, from the token before it to the draw and what is said of it.
 
     The cache holds the tokens before; the caller writes the rows that come out at the position
@@ -50,13 +50,11 @@ class StepGraph(nn.Module):
 
     def __init__(
         self,
-        transformer: Transformer,
         head: IntervalHead,
         projection: FeatureProjection,
         codes: Tensor,  # [V, d], each of length one
     ) -> None:
         super().__init__()
-        self.transformer = transformer
         self.head = head
         self.projection = projection
         self.register_buffer("codes", codes)
@@ -82,7 +80,7 @@ class StepGraph(nn.Module):
         logits [V], and the hidden state [D] that these are the center of.
         """
         past = (position - 1).clamp(min=0)
-        hidden, rows = self._backbone(token.clamp(min=0), past, cache, value, log_n)
+        hidden, rows = self._backbone(token.clamp(min=0), past, cache, (value, log_n, start))
         hidden = torch.where(position[:, None] > 0, hidden, start)
         logits, radius = self.head.center(hidden), self.head.radius(hidden[:1])
         center = _guide(logits[:1], logits[1:], guidance)
@@ -99,10 +97,37 @@ class StepGraph(nn.Module):
         return rows, drawn, said[0], feature[0], hidden[0], center[0], guided[0]
 
     def _backbone(
-        self, token: Tensor, past: Tensor, cache: list[Tensor], value: Tensor, log_n: Tensor
+        self,
+        token: Tensor,
+        past: Tensor,
+        cache: list[Tensor],
+        condition: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [2, D] and new rows of the token at position `past`."""
-        model = self.transformer
+        raise NotImplementedError
+
+
+class StepGraph(TokenStep):
+    """The step of a transformer of any number of layers."""
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        head: IntervalHead,
+        projection: FeatureProjection,
+        codes: Tensor,
+    ) -> None:
+        super().__init__(head, projection, codes)
+        self.transformer = transformer
+
+    def _backbone(
+        self,
+        token: Tensor,
+        past: Tensor,
+        cache: list[Tensor],
+        condition: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        model, (value, log_n, _) = self.transformer, condition
         rotation = model.rotation[model.config.caption_length + past]
         x = model.embed(token.expand(2)[:, None])  # [2, 1, D]
         rows = []
@@ -111,7 +136,7 @@ class StepGraph(nn.Module):
             rows.append(torch.stack([k[:, :, 0], v[:, :, 0]]))
             new = (k, v, value[layer][:, :, None])
             before = (cache[2 * layer], cache[2 * layer + 1])
-            x = block.finish(x, _attend(q, new, before, past, log_n))
+            x = block.finish(x, attend(q, new, before, past, log_n))
         return model.norm(x)[:, 0], torch.stack(rows)
 
 
@@ -137,7 +162,7 @@ def export_caption(transformer: Transformer) -> bytes:
 
 def export_step(graph: StepGraph) -> bytes:
     """Return the graph of one token."""
-    return export_graph(graph, step_example(graph.transformer), STEP_OUTPUTS)
+    return export_graph(graph, step_example(graph.transformer.config), STEP_OUTPUTS)
 
 
 def export_decoder(tokenizer: ImageTokenizer, tokens: int) -> bytes:
@@ -162,9 +187,8 @@ def quantise(graph: bytes) -> bytes:
         return target.read_bytes()
 
 
-def step_example(transformer: Transformer) -> dict[str, Tensor | list[Tensor]]:
+def step_example(config: TransformerConfig) -> dict[str, Tensor | list[Tensor]]:
     """Return inputs of the step graph, all of the right shape and type."""
-    config = transformer.config
     heads = (config.n_head, config.head_dim)
     # No tensor twice: the exporter takes one that comes again for the same input.
     return {
@@ -211,14 +235,14 @@ def export_graph(
         return path.read_bytes()
 
 
-def _attend(
+def attend(
     q: Tensor,  # [2, H, 1, hd]
     new: tuple[Tensor, Tensor, Tensor],  # key and value of the token, value of the condition
     cache: tuple[Tensor, Tensor],  # [2, H, T, hd]
     past: Tensor,  # [1]
     log_n: Tensor,  # [1]
 ) -> Tensor:
-    """Mix values [2, H, 1, hd] over the condition, the token itself and those before.
+    """Mix values [2, H, 1, hd] over the condition, the token itself and those before it.
 
     Keys and values stay as they lie in the cache: the product is keys times query, so nothing is
     transposed or copied.

@@ -136,8 +136,9 @@ class AttentionBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
-        q, k, v = (layer(h).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        # Of one head [B, 1, h*w, C]: ONNX knows no attention without heads.
+        flat = (layer(h).flatten(2).transpose(1, 2)[:, None] for layer in (self.q, self.k, self.v))
+        mixed = F.scaled_dot_product_attention(*flat)[:, 0].transpose(1, 2).reshape(x.shape)
         result: Tensor = x + self.proj_out(mixed)
         return result
 

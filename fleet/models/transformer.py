@@ -247,7 +247,7 @@ class Transformer(nn.Module):
             rows.append(torch.stack([k, v]))
             keys = torch.cat([torch.zeros_like(k[:, :, :1]), before[0], k], dim=2)
             values = torch.cat([value[:, :, None], before[1], v], dim=2)
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias.type_as(q))
             x = block.finish(x, mixed)
         hidden: Tensor = self.norm(x)
         return hidden, torch.stack(rows)

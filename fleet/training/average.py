@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class WeightAverage:
     """An exponential average whose memory grows with the run up to `decay`."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
+        self.weights = {name: value.detach().clone() for name, value in weights.items()}
         self._decay = decay
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move the average towards the model after its `step`-th step."""
+    def update(self, weights: Mapping[str, Tensor], step: int) -> None:
+        """Move the average towards a model's weights after its `step`-th step."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        for name, value in model.state_dict().items():
+        for name, value in weights.items():
             self.weights[name].lerp_(value, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

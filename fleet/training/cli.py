@@ -8,6 +8,7 @@ import click
 
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training import options
+from fleet.training.cli_drafter import drafter
 
 if TYPE_CHECKING:
     from fleet.training.losses import RobustForm
@@ -20,6 +21,8 @@ def main(threads: int) -> None:
     import torch
 
     logging.basicConfig(level=logging.INFO)
+    for noisy in ("onnx_ir", "onnxscript", "torch.onnx"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     torch.set_num_threads(threads)
 
 
@@ -244,9 +247,10 @@ def export(work: Path, output: Path | None, key: Path, **chosen: Any) -> None:
     from fleet.models.signing import generate_key
     from fleet.training.export_bundle import Release, export_family
 
-    for noisy in ("onnx_ir", "onnxscript", "torch.onnx"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
     if not key.exists():
         generate_key(key, key.with_suffix(".pub"))
     manifest = export_family(work, output or reference_path(), key, Release(**chosen))
     click.echo(f"device {manifest.device_version}, cloud {manifest.cloud_version}")
+
+
+main.add_command(drafter)

@@ -78,7 +78,7 @@ class CloudRun:
     def start(cls, config: TransformerConfig, minutes: float) -> "CloudRun":
         """Begin with fresh weights."""
         model = Transformer(config)
-        average = WeightAverage(model, AVERAGE_DECAY)
+        average = WeightAverage(model.state_dict(), AVERAGE_DECAY)
         return cls(model, make_optimizers(model), average, Budget(minutes * 60))
 
     def save(self, path: Path) -> None:
@@ -131,7 +131,7 @@ def train_cloud(
         run.load(checkpoint)
     elif (work / CLOUD_START).exists():
         load_weights(run.model, load_checkpoint(work / CLOUD_START)["model"])
-        run.average = WeightAverage(run.model, AVERAGE_DECAY)
+        run.average = WeightAverage(run.model.state_dict(), AVERAGE_DECAY)
     if pace.compiled:
         run.model.compile()
     run.budget.tick()
@@ -170,7 +170,7 @@ def train_step(run: CloudRun, examples: Examples, seed: int, pace: Pace) -> floa
     for optimizer in run.optimizers:
         optimizer.step()
     run.step += 1
-    run.average.update(run.model, run.step)
+    run.average.update(run.model.state_dict(), run.step)
     return float(loss.detach())
 
 

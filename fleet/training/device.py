@@ -107,7 +107,8 @@ class DeviceRun:
         muon, adam = make_optimizers(model.transformer)
         radius = [value for name, value in model.head.named_parameters() if "radius" in name]
         adam.add_param_group({"params": radius, "peak": RADIUS_RATE})
-        return cls(model, (muon, adam), WeightAverage(model, AVERAGE_DECAY), Budget(minutes * 60))
+        average = WeightAverage(model.state_dict(), AVERAGE_DECAY)
+        return cls(model, (muon, adam), average, Budget(minutes * 60))
 
     def save(self, path: Path) -> None:
         """Write the checkpoint that `load` goes on from."""
@@ -195,7 +196,7 @@ def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:
     for optimizer in run.optimizers:
         optimizer.step()
     run.step += 1
-    run.average.update(run.model, run.step)
+    run.average.update(run.model.state_dict(), run.step)
     return figures
 
 

@@ -30,7 +30,6 @@ def joint_condition(model: Transformer, captions: Tensor) -> Condition:
     return model.condition(captions.repeat(2, 1), withheld)
 
 
-@torch.no_grad()
 def draw_images(
     model: Transformer,
     captions: Tensor,  # [B, C]
@@ -39,16 +38,30 @@ def draw_images(
     watch: Watcher | None = None,
 ) -> Tensor:
     """Draw token ids [B, T]; `watch` sees position, hidden states [B, D] and logits [B, V]."""
-    model.eval()
-    batch, config = len(captions), model.config
     guided = rule.guidance > 1
     condition = joint_condition(model, captions) if guided else model.condition(captions)
-    rows = len(condition.start)
+    return draw_conditions(model, condition, rule, generator, watch)
+
+
+@torch.no_grad()
+def draw_conditions(
+    model: Transformer,
+    condition: Condition,
+    rule: SamplingRule,
+    generator: torch.Generator,
+    watch: Watcher | None = None,
+) -> Tensor:
+    """Do what `draw_images` does for conditions: B rows, and with guidance B without caption."""
+    model.eval()
+    config, guided = model.config, rule.guidance > 1
+    rows, where = len(condition.start), condition.start.device
+    batch = rows // 2 if guided else rows
     shape = (config.n_layer, 2, rows, config.n_head, config.n_token, config.head_dim)
-    past, tokens = torch.zeros(shape), torch.zeros(batch, config.n_token, dtype=torch.long)
+    past = torch.zeros(shape, dtype=condition.start.dtype, device=where)
+    tokens = torch.zeros(batch, config.n_token, dtype=torch.long, device=where)
     hidden = condition.start
     for position in range(config.n_token):
-        logits = model.output(hidden)
+        logits = model.output(hidden).float()
         if guided:
             logits = guide(logits[:batch], logits[batch:], rule.guidance)
         if watch is not None:

@@ -115,7 +115,7 @@ def _device_seconds(cloud: TransformerConfig, rounds: int) -> float:
     codes = torch.nn.functional.normalize(torch.randn(CODES, 8), dim=-1)
     projection = FeatureProjection(cloud.dim).eval().requires_grad_(False)
     graph = StepGraph(layer, head, projection, codes)
-    inputs = step_example(layer)
+    inputs = step_example(layer.config)
     inputs["position"] = torch.full((1,), GRID * GRID // 2)
     with torch.inference_mode():
         return _seconds(lambda: graph(*inputs.values()), rounds)

@@ -1,0 +1,140 @@
+"""The verbs that make a device model for a cloud model in files of somebody else's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.training import options
+
+if TYPE_CHECKING:
+    from fleet.training.drafter_bundle import Precision
+
+model = click.option(
+    "--model",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    required=True,
+    help="Folder of the cloud model, as `cloud_hub models add` wrote it.",
+)
+device = click.option("--device", default="cpu", show_default=True, help="Of torch, as in cuda.")
+
+
+@click.group()
+def drafter() -> None:
+    """Make a device model for a large cloud model: draw, train, export (docs/llamagen.md)."""
+
+
+@drafter.command()
+@options.work
+@model
+@device
+@click.option(
+    "--captions",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    required=True,
+    help="Text file, one caption a line; for classes their numbers.",
+)
+@click.option("--batch", default=32, show_default=True, help="Pictures drawn at a time.")
+@click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0 keeps all.")
+@click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
+@click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
+@options.seed
+def draw(
+    work: Path, model: Path, device: str, captions: Path, batch: int, seed: int, **rule: Any
+) -> None:
+    """Draw a picture of each caption with the cloud model; goes on where it was stopped."""
+    from fleet.models.linked import load_linked
+    from fleet.training.budget import progress_bar
+    from fleet.training.drawings import draw_pictures
+    from fleet.training.sampling import SamplingRule
+
+    lines = [line.strip() for line in captions.read_text(encoding="utf-8").splitlines()]
+    wanted, cloud = [line for line in lines if line], load_linked(model, device)
+    with progress_bar("draw") as bar:
+        count = draw_pictures(
+            work, cloud, wanted, SamplingRule(**rule), batch=batch, seed=seed, bar=bar
+        )
+    click.echo(f"{work} holds {count} drawings")
+
+
+@drafter.command()
+@options.work
+@model
+@device
+@options.minutes(600)
+@options.seed
+@click.option("--rate", default=3e-4, show_default=True, help="Peak learning rate.")
+@click.option("--batch", default=16, show_default=True, help="Pictures a step.")
+@click.option("--positions", default=64, show_default=True, help="Of each picture, a step.")
+def train(work: Path, model: Path, device: str, minutes: float, seed: int, **course: Any) -> None:
+    """Train the drafter on the drawings; goes on where it was stopped."""
+    from fleet.models.linked import load_linked
+    from fleet.training.budget import progress_bar
+    from fleet.training.drafter import Course, look, train_drafter
+    from fleet.training.drawings import Drawings
+
+    cloud = load_linked(model, device)
+    with progress_bar("drafter") as bar:
+        run = train_drafter(work, cloud, minutes, Course(**course), seed, bar)
+    figures = look(run, Drawings.load(work))
+    for name, text in (("given", "after the cloud's states"), ("own", "after its own alone")):
+        click.echo(
+            f"{text}: KL {figures[f'{name}_kl']:.3f} nats, TV {figures[f'{name}_tv']:.3f},"
+            f" coverage {figures[f'{name}_coverage']:.2f}"
+        )
+
+
+@drafter.command()
+@options.work
+@model
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Private key that signs the bundle; made, with its public half, if it is missing.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["int8", "float32"]),
+    default="int8",
+    show_default=True,
+    help="Of the device's matrices. Rounds train a float32 device only.",
+)
+@click.option("--score", type=click.Choice(SCORE_NAMES), default="entropy", show_default=True)
+@click.option("--pictures", default=32, show_default=True, help="That thresholds are taken along.")
+@click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0 keeps all.")
+@click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
+@click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
+def export(
+    work: Path,
+    model: Path,
+    key: Path,
+    precision: "Precision",
+    score: ScoreName,
+    pictures: int,
+    **rule: Any,
+) -> None:
+    """Write a signed device bundle into the cloud model's folder."""
+    from fleet.models.linked import linked_tokenizer, load_linked
+    from fleet.training.budget import progress_bar
+    from fleet.training.device import RANK
+    from fleet.training.drafter_bundle import (
+        DrafterRelease,
+        export_drafter_bundle,
+        load_drafter,
+    )
+    from fleet.training.drawings import Drawings
+    from fleet.training.sampling import SamplingRule
+
+    cloud = load_linked(model)
+    parts = (cloud, load_drafter(work, cloud, RANK), linked_tokenizer(model))
+    release = DrafterRelease(precision, score, SamplingRule(**rule), pictures)
+    with progress_bar("export") as bar:
+        manifest = export_drafter_bundle(model, parts, Drawings.load(work), key, release, bar)
+    size = sum(entry.size for entry in manifest.files)
+    click.echo(f"device {manifest.device_version}, {size / 1e6:.1f} MB, in {model / 'device'}")
+    click.echo(
+        f"a device draws with EDGE_AGENT_BUNDLE={model / 'device'}"
+        f" EDGE_AGENT_PUBLIC_KEY={model / 'signing.pub'} edge_agent run"
+    )

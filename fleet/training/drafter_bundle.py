@@ -1,0 +1,201 @@
+"""Export of a trained drafter: a signed bundle beside the cloud model that it was made for."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from fleet.decoding.accept import device_only
+from fleet.errors import InvalidInputError
+from fleet.models.bundle import (
+    CAPTION_GRAPH,
+    DECODER_GRAPH,
+    DEVICE_FOLDER,
+    PUBLIC_KEY,
+    STEP_GRAPH,
+    VOCABULARY,
+    Bundle,
+    Manifest,
+    write_bundle,
+)
+from fleet.models.caption import PAD, UNKNOWN, CaptionVocabulary
+from fleet.models.checkpoint import load_checkpoint
+from fleet.models.drafter import Drafter, Start
+from fleet.models.drafter_export import (
+    CLASS_WORDS,
+    LAYERS,
+    DrafterStep,
+    export_classes,
+    export_drafter,
+)
+from fleet.models.export import export_decoder
+from fleet.models.image_tokenizer import ImageTokenizer
+from fleet.models.interval_feature import FeatureProjection
+from fleet.models.linked import LinkedModel
+from fleet.models.onnx_model import DeviceModel
+from fleet.models.onnx_weights import in_int8
+from fleet.models.signing import generate_key, write_public_key
+from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.protocol.arrays import FEATURE_BYTES
+from fleet.protocol.messages import Sampling
+from fleet.training.budget import Bar
+from fleet.training.calibrate import CALL_BUDGET, CALL_SHARE, PREFIX_SHARE
+from fleet.training.drafter import CHECKPOINT
+from fleet.training.drawings import Drawings
+from fleet.training.sampling import SamplingRule
+
+Precision = Literal["float32", "int8"]
+
+# The word before a class's number, and the classes' first word id.
+_FIRST_WORDS = (PAD, UNKNOWN, "class")
+
+
+@dataclass(frozen=True)
+class DrafterRelease:
+    """What a person decides about an export; all else follows from the models."""
+
+    precision: Precision
+    score: ScoreName
+    sampling: SamplingRule
+    pictures: int  # that thresholds are taken along
+
+
+def load_drafter(work: Path, cloud: LinkedModel, rank: int) -> Drafter:
+    """Read a trained drafter; the cloud's tables come from the cloud.
+
+    Raises:
+        InvalidInputError: It was not trained, or for another model.
+    """
+    drafter = Drafter.of(cloud.engine.transformer, rank)
+    drafter.load_trained(load_checkpoint(work / CHECKPOINT)["trained"])
+    return drafter.eval()
+
+
+def export_drafter_bundle(
+    folder: Path,
+    parts: tuple[LinkedModel, Drafter, ImageTokenizer],
+    drawings: Drawings,
+    private_key: Path,
+    release: DrafterRelease,
+    bar: Bar,
+) -> Manifest:
+    """Write bundle and public key into a linked model's folder, where hub and devices find them.
+
+    Thresholds are quantiles of the scores that the very graph which ships gives along the cloud's
+    own drawings: as many tokens lie above one as may be asked about.
+
+    Args:
+        folder: Of the linked model.
+        parts: Cloud, drafter and image tokenizer.
+        drawings: Those that the drafter was trained on.
+        private_key: Signs; made, with its public half, if it is missing.
+        release: What a person decides.
+        bar: Shows how far it is.
+
+    Raises:
+        InvalidInputError: The model's condition is none that a bundle carries.
+        OutputError: The folder cannot be written.
+        BundleError: The key cannot be read.
+    """
+    if not private_key.exists():
+        generate_key(private_key, private_key.with_suffix(".pub"))
+    files = _files(*parts, release)
+    fields = _fields(parts[0], parts[2], release)
+    with TemporaryDirectory() as place:
+        draft, key = Path(place) / "draft", Path(place) / "draft.pub"
+        write_public_key(private_key, key)
+        write_bundle(draft, fields, files, private_key)
+        model = DeviceModel.load(Bundle.open(draft, key))
+        fields["thresholds"] = _thresholds(model, drawings, release, bar)
+    manifest = write_bundle(folder / DEVICE_FOLDER, fields, files, private_key)
+    write_public_key(private_key, folder / PUBLIC_KEY)
+    return manifest
+
+
+def class_vocabulary(classes: int) -> CaptionVocabulary:
+    """Return the words of captions such as "class 207" and "207"."""
+    return CaptionVocabulary((*_FIRST_WORDS, *map(str, range(classes))))
+
+
+def _files(
+    cloud: LinkedModel, drafter: Drafter, tokenizer: ImageTokenizer, release: DrafterRelease
+) -> dict[str, bytes]:
+    config = cloud.engine.config
+    codes = F.normalize(tokenizer.quantize.codes.detach().float(), dim=-1)
+    # No interval feature was trained for such a pair: the hub adds nothing for what is sent.
+    step = DrafterStep(drafter.float().cpu(), FeatureProjection(config.dim), codes)
+    graph = export_drafter(step)
+    if not config.n_class:
+        raise InvalidInputError("only class-conditional models have drafters yet")
+    start = Start.of(_all_classes(cloud))
+    words = list(class_vocabulary(config.n_class).words)
+    return {
+        STEP_GRAPH: in_int8(graph) if release.precision == "int8" else graph,
+        CAPTION_GRAPH: export_classes(start, len(_FIRST_WORDS), config.n_head),
+        DECODER_GRAPH: export_decoder(tokenizer, config.n_token),
+        VOCABULARY: (json.dumps({"words": words}) + "\n").encode(),
+    }
+
+
+@torch.inference_mode()
+def _all_classes(cloud: LinkedModel) -> Any:
+    every = torch.arange(cloud.engine.config.n_class + 1, device=cloud.engine.device)
+    return cloud.engine.transformer.condition_classes(every)
+
+
+def _fields(
+    cloud: LinkedModel, tokenizer: ImageTokenizer, release: DrafterRelease
+) -> dict[str, Any]:
+    config, rule = cloud.engine.config, release.sampling
+    return {
+        "family": cloud.family,
+        "cloud_version": cloud.version,
+        "grid": config.grid,
+        "picture_size": config.grid * tokenizer.config.downsampling,
+        "vocab_size": config.vocab_size,
+        "caption_positions": CLASS_WORDS,
+        "layers": LAYERS,
+        "heads": config.n_head,
+        "head_dim": config.head_dim,
+        "sampling": Sampling(
+            temperature=rule.temperature, top_k=rule.top_k, guidance=rule.guidance
+        ),
+        "score": release.score,
+        "thresholds": dict.fromkeys(SCORE_NAMES, 0.0),
+        "budget": CALL_BUDGET,
+        "prefix_tokens": int(PREFIX_SHARE * config.n_token),
+        "feature_scale": (1.0,) * FEATURE_BYTES,
+    }
+
+
+def _thresholds(
+    model: DeviceModel, drawings: Drawings, release: DrafterRelease, bar: Bar
+) -> dict[str, float]:
+    rows = drawings.rows("validation")[: release.pictures]
+    seen = []
+    for index, row in enumerate(rows):
+        bar.show(index / len(rows), "thresholds")
+        seen.append(_scores(model, drawings.captions[row], drawings.tokens[row]))
+    if not seen:
+        raise InvalidInputError("no drawings for validation: draw at least ten pictures")
+    quantiles = np.quantile(np.concatenate(seen), 1 - CALL_SHARE, axis=0)
+    return dict(zip(SCORE_NAMES, map(float, quantiles), strict=True))
+
+
+def _scores(
+    model: DeviceModel, caption: str, tokens: NDArray[np.int64]
+) -> NDArray[np.floating[Any]]:
+    """Return the scores [n, 6] of the positions after the prefix of one picture."""
+    words, sampling = model.vocabulary.encode(caption), model.manifest.sampling
+    state = model.begin(words, seed=0, sampling=sampling, policy=device_only())
+    found = [
+        model.step(state, position, int(tokens[position - 1]) if position else -1).scores
+        for position in range(len(tokens))
+    ]
+    return np.stack(found[model.manifest.prefix_tokens :])

@@ -1,0 +1,82 @@
+"""A LlamaGen cloud and its drafter draw together over MQTT, as hub and agent run them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cloud_hub import app as hub_app
+from cloud_hub.settings import HubSettings
+from fleet.errors import BundleError
+from fleet.models.bundle import Bundle
+from fleet.models.image_tokenizer import to_pixels
+from fleet.models.linked import linked_tokenizer, load_linked
+from fleet.transport.embedded import embedded_broker
+from simulations.processes import free_port
+from tests.integration.linked.family import make_bundle
+from tests.integration.linked.pair import agent_on, cloud_picture, hub_on, made
+from tests.unit.models.llamagen_files import GRID
+from tests.unit.models.tiny_linked import add_classes
+
+TOKENS = GRID * GRID
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a class-conditional cloud model, with a device bundle of its own."""
+    work = tmp_path_factory.mktemp("classes")
+    folder = add_classes(work)
+    make_bundle(work, folder, [str(number % 10) for number in range(20)])
+    return folder
+
+
+async def test_a_cloud_of_classes_and_its_drafter_draw_together(
+    model: Path, tmp_path: Path
+) -> None:
+    async with (
+        embedded_broker(free_port()) as broker,
+        hub_on(broker, model, tmp_path / "hub"),
+        agent_on(broker, model, tmp_path / "node") as running,
+    ):
+        exact = await made(running, "class 3", "verify-all", seed=5)
+        shared = [await made(running, str(seed), "ciar", seed=seed) for seed in range(8)]
+        alone = await made(running, "3", "device-only", seed=5)
+        sampling = running.manifest.sampling
+
+    cloud = load_linked(model)
+    pair = cloud.condition_pair(cloud.captions.encode("3"))
+    wanted = cloud_picture(cloud.engine.transformer, pair, sampling, seed=5)
+    assert exact.picture.tokens.tolist() == wanted
+    tallies = [outcome.picture.tally for outcome in shared]
+    assert {outcome.fallback for outcome in shared} == {""}
+    assert sum(tally.local for tally in tallies) > TOKENS
+    assert sum(tally.verified for tally in tallies) > 0
+    assert alone.picture.tally.local == TOKENS
+    with torch.inference_mode():
+        pixels = to_pixels(linked_tokenizer(model).decode(torch.tensor([wanted])))[0]
+    assert np.abs(exact.image.astype(int) - pixels.numpy().astype(int)).max() <= 1
+
+
+def test_the_bundle_says_how_its_tokens_are_drawn(model: Path) -> None:
+    manifest = Bundle.open(model / "device", model / "signing.pub").manifest
+
+    assert manifest.family == "tiny-classes"
+    assert manifest.cloud_version == load_linked(model).version
+    assert (manifest.layers, manifest.heads, manifest.width) == (2, 4, 64)
+    assert manifest.sampling.guidance == 2.0
+    assert manifest.threshold > 0
+    assert hub_app.device_bundle(model).manifest == manifest
+
+
+def test_a_hub_refuses_a_bundle_of_another_cloud(model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "family": "other"}))
+    (tmp_path / "device").symlink_to(model / "device")
+    (tmp_path / "signing.pub").symlink_to(model / "signing.pub")
+
+    with pytest.raises(BundleError, match="was made with"):
+        hub_app.open_hub(HubSettings(data_dir=tmp_path / "hub", model=tmp_path))
