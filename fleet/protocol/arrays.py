@@ -14,6 +14,7 @@ FEATURE_BYTES = 48
 SCORE_FLOOR = 1e-12  # scores at or below it share code 0
 SCORE_CEILING = 1e2
 SCORE_BROKEN = 255  # code of what is not a number, or beyond the ceiling
+_U16 = np.dtype("<u2")
 _SCORE_SPAN = math.log(SCORE_CEILING / SCORE_FLOOR)
 
 Tokens = NDArray[np.int64]
@@ -22,7 +23,7 @@ Mask = NDArray[np.bool_]
 
 def pack_tokens(tokens: Tokens) -> bytes:
     """Token ids [n] as little-endian u16."""
-    return tokens.astype("<u2").tobytes()
+    return tokens.astype(_U16).tobytes()
 
 
 def unpack_tokens(data: bytes) -> Tokens:
@@ -33,7 +34,7 @@ def unpack_tokens(data: bytes) -> Tokens:
     """
     if len(data) % 2:
         raise ProtocolError(f"token array of {len(data)} bytes is not a whole number of u16")
-    return np.frombuffer(data, "<u2").astype(np.int64)
+    return np.frombuffer(data, _U16).astype(np.int64)
 
 
 def pack_mask(mask: Mask) -> bytes:
@@ -49,9 +50,8 @@ def unpack_mask(data: bytes, length: int) -> Mask:
     """
     if len(data) != (length + 7) // 8:
         raise ProtocolError(f"bitmap of {len(data)} bytes does not hold {length} entries")
-    return np.unpackbits(np.frombuffer(data, np.uint8), count=length, bitorder="little").astype(
-        bool
-    )
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=length, bitorder="little")
+    return bits.view(bool)
 
 
 def pack_features(features: NDArray[np.int8]) -> bytes:
@@ -171,7 +171,9 @@ def _top_law(size: int) -> np.dtype[np.void]:
 
 def pack_confidences(probabilities: NDArray[np.float64]) -> bytes:
     """Probabilities [n] as u8, 255 for 1."""
-    return np.round(np.clip(probabilities, 0, 1) * 255).astype(np.uint8).tobytes()
+    # The ufuncs themselves: most verdicts have one or two, and np.clip costs more than those.
+    codes: NDArray[np.float64] = np.rint(np.minimum(np.maximum(probabilities, 0), 1) * 255)
+    return codes.astype(np.uint8).tobytes()
 
 
 def unpack_confidences(data: bytes) -> NDArray[np.float64]:

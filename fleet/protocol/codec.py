@@ -1,5 +1,6 @@
 """Messages to bytes and back: msgpack, one version byte in front, a bound on the size."""
 
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -23,7 +24,7 @@ def encode(message: Message) -> bytes:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`.
     """
     fields = message.model_dump(exclude_defaults=True)
-    payload: bytes = bytes([VERSION]) + msgpack.packb({"type": _type_of(message), **fields})
+    payload: bytes = bytes([VERSION]) + msgpack.packb({"type": _name_of(type(message)), **fields})
     if len(payload) > MAX_MESSAGE_BYTES:
         raise ProtocolError(
             f"{type(message).__name__} of {len(payload)} bytes is over the limit"
@@ -44,8 +45,9 @@ def without(payload: bytes, field: str) -> bytes:
     return payload[:1] + kept
 
 
-def _type_of(message: Message) -> str:
-    name: str = type(message).model_fields["type"].default
+@cache
+def _name_of(kind: type[Message]) -> str:
+    name: str = kind.model_fields["type"].default
     return name
 
 

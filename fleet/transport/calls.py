@@ -9,7 +9,7 @@ request id waits in `others` (at most `OTHERS_LIMIT`, oldest dropped first and c
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -87,7 +87,13 @@ class CallCounters:
 @dataclass(slots=True)
 class _Pending:
     answer: "asyncio.Future[Answer]"
-    stats: CallStats = field(default_factory=CallStats)
+    begun: float
+    attempts: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def stats(self, now: float) -> CallStats:
+        return CallStats(self.attempts, self.bytes_up, self.bytes_down, now - self.begun)
 
 
 class Calls:
@@ -117,19 +123,18 @@ class Calls:
         """
         payload = encode(request)
         loop = asyncio.get_running_loop()
-        begin = loop.time()
-        pending = self._pending[request.request_id] = _Pending(loop.create_future())
+        pending = _Pending(loop.create_future(), loop.time())
+        self._pending[request.request_id] = pending
         try:
             async with asyncio.timeout(deadline_s):
                 answer = await self._send_until_answered(topic, payload, pending, retry_after_s)
         except TimeoutError:
             self.counters.unanswered += 1
-            stats = replace(pending.stats, wait_s=loop.time() - begin)
-            raise self._failure(request, stats, deadline_s) from None
+            raise self._failure(request, pending.stats(loop.time()), deadline_s) from None
         finally:
             del self._pending[request.request_id]
         self.counters.answered += 1
-        return answer, replace(pending.stats, wait_s=loop.time() - begin)
+        return answer, pending.stats(loop.time())
 
     async def others(self) -> AsyncIterator[Message]:
         """Messages without a request id, such as `Receipt`; ends only by cancellation."""
@@ -154,10 +159,10 @@ class Calls:
             wait_s = min(2 * wait_s, max(retry_after_s, LONGEST_RETRY_S))
 
     def _count_attempt(self, pending: _Pending, size: int) -> None:
-        stats = pending.stats
-        self.counters.retries += stats.attempts > 0
+        self.counters.retries += pending.attempts > 0
         self.counters.bytes_up += size
-        pending.stats = replace(stats, attempts=stats.attempts + 1, bytes_up=stats.bytes_up + size)
+        pending.attempts += 1
+        pending.bytes_up += size
 
     def _failure(self, request: Request, stats: CallStats, deadline_s: float) -> TransportError:
         if not self._transport.is_connected:
@@ -193,7 +198,7 @@ class Calls:
         if pending is None or pending.answer.done():
             self.counters.late += 1
             return
-        pending.stats = replace(pending.stats, bytes_down=pending.stats.bytes_down + size)
+        pending.bytes_down += size
         pending.answer.set_result(answer)
 
     async def __aenter__(self) -> Self:

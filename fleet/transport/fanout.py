@@ -15,6 +15,7 @@ from fleet.errors import TransportError
 from fleet.transport.base import Acknowledge, Inbound, QoS
 
 _SHARE = "$share/"
+_TOPICS_KEPT = 1 << 12  # of one subscription, whose filters are known
 
 
 def without_share(pattern: str) -> str:
@@ -76,6 +77,7 @@ class Subscription(AsyncIterator[Inbound]):
         self.qos = qos
         self._limit = limit
         self._on_drop = on_drop
+        self._selecting: dict[str, tuple[str, ...]] = {}  # by topic, found once
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._is_open = True
@@ -87,15 +89,20 @@ class Subscription(AsyncIterator[Inbound]):
         (`selected`). Of several copies the subscription takes the one of its first such
         filter; copies of its shared filters are deliveries of their own.
         """
-        mine = [pattern for pattern in self.filters if matches(pattern, topic)]
-        if selected is None or not mine:
+        mine = self._selecting.get(topic)
+        if mine is None:
+            if len(self._selecting) >= _TOPICS_KEPT:
+                self._selecting.clear()
+            mine = self._selecting[topic] = self._filters_for(topic)
+        if selected is None:
             return bool(mine)
+        return any(pattern in selected for pattern in mine)
+
+    def _filters_for(self, topic: str) -> tuple[str, ...]:
+        """The filters whose copies of a topic are taken: the first plain one and all shared."""
+        mine = [pattern for pattern in self.filters if matches(pattern, topic)]
         first = next((pattern for pattern in mine if share_group(pattern) is None), None)
-        return any(
-            pattern in selected
-            for pattern in mine
-            if pattern == first or share_group(pattern) is not None
-        )
+        return tuple(p for p in mine if p == first or share_group(p) is not None)
 
     def put(self, inbound: Inbound) -> None:
         """Queues a payload; see the module docstring for what happens when it is full."""
@@ -176,6 +183,9 @@ class Fanout:
         if not takers:
             self._counters.unclaimed += not self._is_known(arrival.topic)
             arrival.ack()
+            return
+        if len(takers) == 1 and not arrival.qos:  # by far the most, and nothing to acknowledge
+            takers[0].put(arrival)
             return
         shared = _SharedAck(len(takers), arrival.ack)
         for taker in takers:

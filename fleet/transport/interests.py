@@ -7,6 +7,8 @@ from fleet.transport.fanout import matches, share_group
 
 T = TypeVar("T", bound=Hashable)
 
+_TOPICS_KEPT = 1 << 16  # whose wild filters are known
+
 
 def is_wild(pattern: str) -> bool:
     """Whether a filter is more than one topic: it has a wildcard, or is shared."""
@@ -19,10 +21,14 @@ class Interests(Generic[T]):
     def __init__(self) -> None:
         self._plain: dict[str, dict[T, None]] = {}
         self._wild: dict[str, dict[T, None]] = {}
+        self._selecting: dict[str, list[str]] = {}  # by topic: wild filters, found once
 
     def add(self, pattern: str, taker: T) -> None:
         """Notes a filter of a taker."""
-        self._home(pattern).setdefault(pattern, {})[taker] = None
+        home = self._home(pattern)
+        if pattern not in home:
+            self._selecting.clear()
+        home.setdefault(pattern, {})[taker] = None
 
     def discard(self, pattern: str, taker: T) -> None:
         """Forgets it."""
@@ -31,6 +37,7 @@ class Interests(Generic[T]):
         takers.pop(taker, None)
         if not takers:
             home.pop(pattern, None)
+            self._selecting.clear()
 
     def takers(self, pattern: str) -> list[T]:
         """Whose filter this is, in the order in which they came."""
@@ -40,7 +47,16 @@ class Interests(Generic[T]):
         """The filters that select a topic."""
         if topic in self._plain:
             yield topic
-        yield from [pattern for pattern in self._wild if matches(pattern, topic)]
+        yield from self._wild_of(topic)
+
+    def _wild_of(self, topic: str) -> list[str]:
+        found = self._selecting.get(topic)
+        if found is None:
+            if len(self._selecting) >= _TOPICS_KEPT:
+                self._selecting.clear()
+            found = [pattern for pattern in self._wild if matches(pattern, topic)]
+            self._selecting[topic] = found
+        return found
 
     def _home(self, pattern: str) -> dict[str, dict[T, None]]:
         return self._wild if is_wild(pattern) else self._plain

@@ -1,6 +1,7 @@
 """One direction of a simulated link: when a payload arrives, and handing it over in order."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
@@ -43,26 +44,31 @@ class Lane(Generic[T]):
 
     def __init__(self, hand_over: Callable[[T], Awaitable[None]]) -> None:
         self._hand_over = hand_over
-        self._items: asyncio.Queue[tuple[float, T]] = asyncio.Queue(IN_FLIGHT_LIMIT)
-        self._current: list[T] = []
+        self._items: deque[tuple[float, T]] = deque()  # the first is the one that is next
+        self._has_items = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     async def put(self, arrival: float, item: T) -> None:
         """Puts an item on its way, when there is room."""
-        await self._items.put((arrival, item))
+        while len(self._items) >= IN_FLIGHT_LIMIT:
+            self._has_room.clear()
+            await self._has_room.wait()
+        self._items.append((arrival, item))
+        self._has_items.set()
 
     async def run(self) -> None:
         """Runs for the lane's life."""
         loop = asyncio.get_running_loop()
         while True:
-            arrival, item = await self._items.get()
-            self._current = [item]
+            while not self._items:
+                self._has_items.clear()
+                await self._has_items.wait()
+            arrival, item = self._items[0]
             await asyncio.sleep(arrival - loop.time())
             await self._hand_over(item)
-            self._current = []
+            self._items.popleft()
+            self._has_room.set()
 
     def left_over(self) -> list[T]:
         """What was still on its way when `run` ended."""
-        items = self._current
-        while not self._items.empty():
-            items.append(self._items.get_nowait()[1])
-        return items
+        return [item for _, item in self._items]

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from fleet.errors import TransportError
-from fleet.transport.base import Inbound, QoS, Will
+from fleet.transport.base import Acknowledge, Inbound, QoS, Will
 from fleet.transport.fanout import Counters, Fanout, check_filters, matches, share_group
 from fleet.transport.interests import Interests, is_wild
 
@@ -177,20 +177,27 @@ class MemoryBroker:
         qos = min(payload.qos, session.filters.get(pattern, payload.qos))
         if session.transport is None and not qos:
             return
+        ack = self._unacked(session, payload, pattern) if qos else _nothing
+        if session.transport is not None:
+            session.transport._fanout.deliver(
+                Inbound(payload.topic, payload.payload, retained, ack, qos), (pattern,)
+            )
+
+    def _unacked(self, session: _Session, payload: _Payload, pattern: str) -> Acknowledge:
+        """Keeps a payload until what is returned is called, over the link that stands now."""
         number = self._next = self._next + 1
-        if qos:
-            session.unacked[number] = (payload, pattern)
-        if session.transport is None:
-            return
+        session.unacked[number] = (payload, pattern)
         client = session.transport
 
         def ack() -> None:
             if session.transport is client:
                 session.unacked.pop(number, None)
 
-        client._fanout.deliver(
-            Inbound(payload.topic, payload.payload, retained, ack, qos), (pattern,)
-        )
+        return ack
+
+
+def _nothing() -> None:
+    """Acknowledges what needs no acknowledgement."""
 
 
 class MemoryTransport:
