@@ -66,13 +66,13 @@ class Pair:
     begin_s: float = 0.0
     decode_s: float = 0.0
 
-    def agrees(self, tokens: bytearray) -> bool:
-        """Whether the device draws what the cloud draws after `tokens`."""
-        return _share(1, tokens) < self.acceptance
+    def agrees(self, word: int) -> bool:
+        """Whether the device draws what the cloud draws, after tokens of that `_word`."""
+        return _share(1, word) < self.acceptance
 
-    def trust(self, tokens: bytearray) -> float:
-        """How far the device trusts its draw after `tokens`: below `uncertain` it does not."""
-        return _share(2, tokens)
+    def trust(self, word: int) -> float:
+        """How far the device trusts its draw there: below `uncertain` it does not."""
+        return _share(2, word)
 
 
 def prefix_of(grid: int) -> int:
@@ -110,7 +110,7 @@ class StandInDevice:
         """See `Device.begin`."""
         pair = self.styles.get(order.caption.partition(":")[0], self.pair)
         time.sleep(pair.begin_s)
-        return StandInDrafter(pair, order, _draws(order.seed, self.size))
+        return StandInDrafter(pair, order.policy.name, _draws(order.seed, self.size))
 
     def quantise(self, features: NDArray[np.float32]) -> NDArray[np.int8]:
         """See `Device.quantise`."""
@@ -126,10 +126,11 @@ class StandInDevice:
         pair = self.styles.get(caption.partition(":")[0], self.pair)
         draws, tokens = _draws(seed, self.size), bytearray()
         for position in range(self.size):
-            asks = policy == "verify_all" or pair.trust(tokens) < pair.uncertain
+            word = _word(tokens)
+            asks = policy == "verify_all" or pair.trust(word) < pair.uncertain
             is_judged = policy != "device_only" and (position < prefix or asks)
-            token = draws[_half(tokens)][position]
-            tokens.append(token if is_judged or pair.agrees(tokens) else (token + 1) % VOCAB)
+            token = draws[_half(word)][position]
+            tokens.append(token if is_judged or pair.agrees(word) else (token + 1) % VOCAB)
         return np.frombuffer(tokens, np.uint8).astype(np.int64)
 
 
@@ -144,7 +145,7 @@ class StandInDrafter:
     """A `Drafter`."""
 
     pair: Pair
-    order: Order
+    policy: str
     draws: tuple[list[int], list[int]]
     tokens: bytearray = field(default_factory=bytearray)
 
@@ -152,11 +153,12 @@ class StandInDrafter:
         """See `Drafter.step`."""
         time.sleep(self.pair.step_s)
         self.tokens[max(position - 1, 0) :] = bytes((previous,)) if position else b""
-        trust, policy = self.pair.trust(self.tokens), self.order.policy.name
+        word, policy = _word(self.tokens), self.policy
+        trust = self.pair.trust(word)
         unsure = trust < self.pair.uncertain
-        token = self.draws[_half(self.tokens)][position]
+        token = self.draws[_half(word)][position]
         return Draft(
-            token=token if self.pair.agrees(self.tokens) else (token + 1) % VOCAB,
+            token=token if self.pair.agrees(word) else (token + 1) % VOCAB,
             score=1 - trust,
             uncertain=policy == "verify_all" or (unsure and policy != "device_only"),
             feature=_NO_FEATURE,
@@ -193,10 +195,10 @@ class StandInRunner:
     def _run(self, span: Span) -> Logits:
         tokens = self._tokens.setdefault(span.slot, bytearray())
         del tokens[span.start :]
-        rows = [_half(tokens)] if span.caption is not None else []
+        rows = [_half(_word(tokens))] if span.caption is not None else []
         for token in span.run.tokens.tolist():
             tokens.append(token)
-            rows.append(_half(tokens))
+            rows.append(_half(_word(tokens)))
         return _HALVES[rows]
 
 
@@ -252,19 +254,24 @@ def _draws(seed: int, size: int) -> tuple[list[int], list[int]]:
     return even, odd
 
 
-def _half(tokens: bytearray) -> int:
-    """From which half of the codes both models draw after `tokens`."""
-    return _hash(0, tokens) & 1
+def _word(tokens: bytearray) -> int:
+    """32 bits of a picture's tokens so far: the last ones and their number say enough."""
+    return zlib.crc32(tokens[-_HASHED:], len(tokens))
 
 
-def _share(what: int, tokens: bytearray) -> float:
-    return _hash(what, tokens) / (1 << 32)
+def _half(word: int) -> int:
+    """From which half of the codes both models draw next."""
+    return _mixed(0, word) & 1
 
 
-def _hash(what: int, tokens: bytearray) -> int:
-    """32 bits; the last tokens and the position say enough of a picture."""
-    word = zlib.crc32(tokens[-_HASHED:], len(tokens)) ^ (what * 0x9E3779B9 & 0xFFFFFFFF)
-    # A checksum is linear: the mixing (Mueller's) makes the questions independent.
+def _share(what: int, word: int) -> float:
+    return _mixed(what, word) / (1 << 32)
+
+
+def _mixed(what: int, word: int) -> int:
+    """32 bits for each question about a word. A checksum is linear: mixing (Mueller's) makes the
+    questions independent."""
+    word ^= what * 0x9E3779B9 & 0xFFFFFFFF
     word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
     word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
     return (word >> 16) ^ word
