@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from cloud_hub.batches import batches
 from cloud_hub.notices import Notices
 from cloud_hub.store.database import BadValueError, Database
-from cloud_hub.store.records import store_status
+from cloud_hub.store.records import store_statuses
 from fleet.errors import ProtocolError, StoreError
 from fleet.ids import NodeId, is_level
 from fleet.logs import get_logger
@@ -76,6 +76,6 @@ def _store_together(database: Database, said: Sequence[Said]) -> None:
         return
     now = datetime.now(UTC)
     with database.write() as connection:
-        changes = [each for each in said if store_status(connection, *each, now)]
+        changes = store_statuses(connection, said, now)
     for node, status in changes:
         log.info("node state", node=node, state=status.state, boot_id=status.boot_id)

@@ -7,6 +7,7 @@ and every writer takes the write lock at its beginning, so none meets another ha
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -188,8 +189,7 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
 
 def insert_new(connection: Connection, row: type[Base]) -> Executable:
     """An INSERT that leaves rows alone whose key is there already."""
-    done: Executable = _insert(connection, row).on_conflict_do_nothing()
-    return done
+    return _insert_new(connection.dialect.name, row)
 
 
 def is_inserted(connection: Connection, row: type[Base], values: dict[str, Any]) -> bool:
@@ -197,33 +197,51 @@ def is_inserted(connection: Connection, row: type[Base], values: dict[str, Any])
 
     A driver's count of rows is of no use here: psycopg says -1 of an INSERT.
     """
-    insert = _insert(connection, row).on_conflict_do_nothing()
+    insert = _insert(connection.dialect.name, row).on_conflict_do_nothing()
     done = connection.execute(insert.returning(*row.__table__.primary_key), values)
     return done.first() is not None
 
 
 def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Executable:
     """An INSERT that sets the `changed` columns where the primary key is there already."""
-    insert = _insert(connection, row)
-    new = {name: insert.excluded[name] for name in changed}
+    return _insert_or_update(connection.dialect.name, row, frozenset(changed))
+
+
+def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Executable:
+    """An INSERT that adds the `summed` columns where the primary key is there already."""
+    return _insert_or_add(connection.dialect.name, row, tuple(summed))
+
+
+# Making a statement takes longer than running it, and there are few: each is made once.
+
+
+@cache
+def _insert_new(dialect: str, row: type[Base]) -> Executable:
+    done: Executable = _insert(dialect, row).on_conflict_do_nothing()
+    return done
+
+
+@cache
+def _insert_or_update(dialect: str, row: type[Base], changed: frozenset[str]) -> Executable:
+    insert = _insert(dialect, row)
+    new = {name: insert.excluded[name] for name in sorted(changed)}
     keys = list(row.__table__.primary_key)
     done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
     return done
 
 
-def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Executable:
-    """An INSERT that adds the `summed` columns where the primary key is there already."""
-    insert, there = _insert(connection, row), row.__table__.columns
+@cache
+def _insert_or_add(dialect: str, row: type[Base], summed: tuple[str, ...]) -> Executable:
+    insert, there = _insert(dialect, row), row.__table__.columns
     new = {name: there[name] + insert.excluded[name] for name in summed}
     keys = list(row.__table__.primary_key)
     done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
     return done
 
 
-def _insert(connection: Connection, row: type[Base]) -> Any:
+def _insert(dialect: str, row: type[Base]) -> Any:
     """An INSERT that knows ON CONFLICT, which both databases spell alike."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    return dialect.insert(row.__table__)
+    return (sqlite if dialect == "sqlite" else postgresql).insert(row.__table__)
 
 
 def _first_line(error: Exception) -> str:

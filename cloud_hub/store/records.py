@@ -114,25 +114,49 @@ def set_aside(connection: Connection, rejected: Iterable[Rejected], now: datetim
         connection.execute(insert_new(connection, RejectedRecordRow), rows)
 
 
-def store_status(connection: Connection, node: NodeId, status: NodeStatus, now: datetime) -> bool:
-    """Notes what a node says of itself; whether its state or boot changed.
+def store_statuses(
+    connection: Connection, said: Sequence[tuple[NodeId, NodeStatus]], now: datetime
+) -> list[tuple[NodeId, NodeStatus]]:
+    """Notes what nodes say of themselves, in order; those whose state or boot has changed by it.
 
     The will of a boot that is over says nothing about the one that runs.
     """
-    columns = (NodeRow.boot_id, NodeRow.state)
-    _know_nodes(connection, [node], now)
-    boot, state = connection.execute(select(*columns).where(NodeRow.node_id == node)).one()
-    if status.state == "lost" and boot not in {"", status.boot_id}:
-        return False
-    said = status.model_dump(exclude={"type", "at"}) | {"last_seen_at": now}
-    row = said | {"node_id": node, "first_seen_at": now}
-    connection.execute(insert_or_update(connection, NodeRow, set(said)), [row])
-    changed = bool((boot, state) != (status.boot_id, status.state))
-    if changed:
-        change: dict[str, Any] = {"node_id": node, "boot_id": status.boot_id, "state": status.state}
-        change |= {"at": status.at, "received_at": now}
-        connection.execute(NodeStateRow.__table__.insert(), [change])  # type: ignore[attr-defined]
-    return changed
+    columns = (NodeRow.node_id, NodeRow.boot_id, NodeRow.state)
+    found = connection.execute(
+        select(*columns).where(NodeRow.node_id.in_({node for node, _ in said}))
+    )
+    present = {node: (boot, state) for node, boot, state in found}
+    rows: dict[NodeId, dict[str, Any]] = {}
+    changes = []
+    for node, status in said:
+        boot, state = present.get(node, ("", ""))
+        if status.state == "lost" and boot not in {"", status.boot_id}:
+            continue
+        rows[node] = status.model_dump(exclude={"type", "at"})
+        if (boot, state) != (status.boot_id, status.state):
+            changes.append((node, status))
+            present[node] = (status.boot_id, status.state)
+    if rows:
+        told = {name for row in rows.values() for name in row} | {"last_seen_at"}
+        here = {"first_seen_at": now, "last_seen_at": now}
+        # In one order everywhere, so that two hubs never wait for each other's rows.
+        every = [rows[node] | here | {"node_id": node} for node in sorted(rows)]
+        connection.execute(insert_or_update(connection, NodeRow, told), every)
+    if changes:
+        connection.execute(
+            NodeStateRow.__table__.insert(),  # type: ignore[attr-defined]
+            [
+                {
+                    "node_id": node,
+                    "boot_id": status.boot_id,
+                    "state": status.state,
+                    "at": status.at,
+                    "received_at": now,
+                }
+                for node, status in changes
+            ],
+        )
+    return changes
 
 
 def _know_nodes(connection: Connection, nodes: Sequence[str], now: datetime) -> None:

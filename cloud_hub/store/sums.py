@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Subquery, select
+from sqlalchemy import Connection, Select, Subquery, bindparam, select
 
 from cloud_hub.store.database import insert_new, insert_or_add
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
@@ -62,11 +62,20 @@ def _numbers(connection: Connection, spans: set[Key]) -> dict[Key, int]:
     rows = [dict(zip(SPAN, span, strict=True)) for span in sorted(spans)]
     connection.execute(insert_new(connection, SpanRow), rows)
     # Nearly all spans of a batch begin in one hour: what else its nodes have there is little.
-    query = select(SpanRow.id, *(getattr(SpanRow, name) for name in SPAN)).where(
-        SpanRow.starts_at.in_({row["starts_at"] for row in rows}),
-        SpanRow.node_id.in_({row["node_id"] for row in rows}),
+    asked = {
+        "hours": list({row["starts_at"] for row in rows}),
+        "nodes": list({row["node_id"] for row in rows}),
+    }
+    return {tuple(span): number for number, *span in connection.execute(_spans(), asked)}
+
+
+@cache
+def _spans() -> Select[Any]:
+    """Spans by when they begin (`hours`) and whose they are (`nodes`); made once."""
+    return select(SpanRow.id, *(getattr(SpanRow, name) for name in SPAN)).where(
+        SpanRow.starts_at.in_(bindparam("hours", expanding=True)),
+        SpanRow.node_id.in_(bindparam("nodes", expanding=True)),
     )
-    return {tuple(span): number for number, *span in connection.execute(query)}
 
 
 @cache

@@ -12,7 +12,7 @@ from cloud_hub.notices import Notices
 from cloud_hub.recording import read_batch
 from cloud_hub.store import queries
 from cloud_hub.store.database import Database
-from cloud_hub.store.records import Rejected, Reported, store_batch, store_status
+from cloud_hub.store.records import Rejected, Reported, store_batch, store_statuses
 from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, RejectedRecordRow
 from fleet.ids import NodeId
 from fleet.protocol import topics
@@ -103,14 +103,15 @@ def test_a_nodes_states_are_kept_when_they_change(database: Database) -> None:
     ]
 
     with database.write() as connection:
-        changed = [store_status(connection, NODE, each, NOW) for each, _ in said]
+        first = store_statuses(connection, [(NODE, each) for each, _ in said[:3]], NOW)
+        rest = store_statuses(connection, [(NODE, each) for each, _ in said[3:]], NOW)
 
     with database.read() as connection:
         row = connection.execute(select(NodeRow.__table__)).one()._mapping
         history = connection.execute(
             select(NodeStateRow.boot_id, NodeStateRow.state).order_by(NodeStateRow.id)
         ).all()
-    assert changed == [change for _, change in said]
+    assert first + rest == [(NODE, each) for each, is_change in said if is_change]
     assert (row["boot_id"], row["state"], row["facts"]) == (
         "next",
         "stopped",
@@ -129,7 +130,7 @@ def test_a_record_before_the_first_status_makes_a_node_of_unknown_state(
 ) -> None:
     store_batch(database, [reported()], [], NOW)
     with database.write() as connection:
-        store_status(connection, NODE, status(), NOW + timedelta(seconds=1))
+        store_statuses(connection, [(NODE, status())], NOW + timedelta(seconds=1))
 
     with database.read() as connection:
         row = connection.execute(select(NodeRow.__table__)).one()._mapping
@@ -146,7 +147,7 @@ def test_the_table_of_devices_follows_its_definitions(database: Database) -> Non
     batch += [reported("n2", tokens=0, local=0, verified=0, corrected=0, duration_s=0.0)]
     store_batch(database, batch, [], NOW)
     with database.write() as connection:
-        store_status(connection, NodeId("n3"), status(), NOW)
+        store_statuses(connection, [(NodeId("n3"), status())], NOW)
 
     with database.read() as connection:
         one, two, three = queries.devices(connection)
