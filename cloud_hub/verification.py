@@ -106,7 +106,7 @@ def read_verify(service: Service, node: NodeId, message: VerifyRequest) -> Backl
             run=run,
             uncertain=uncertain,
             deadline_s=message.deadline_s,
-            laws=_read_laws(service, run.tokens[uncertain], message.laws),
+            laws=_read_laws(service, run.tokens[uncertain], message.laws) if message.laws else (),
         )
     except ProtocolError as error:
         return _refused(message, "invalid", str(error))
@@ -179,7 +179,7 @@ def _read_features(data: bytes, local: Mask) -> Features:
     """One row a token, zero where the token is not local; no bytes at all: no token has one."""
     features = np.zeros((len(local), FEATURE_BYTES), np.int8)
     if data:
-        features[local] = unpack_features(data, int(local.sum()))
+        features[local] = unpack_features(data, int(np.count_nonzero(local)))
     return features
 
 

@@ -116,6 +116,8 @@ class _Desk:
 
     def catch_up(self) -> None:
         """Fills the cache rows of tokens that were not drafted here."""
+        if self.rows == self.picture.length:
+            return
         self.rows = min(self.rows, self.picture.length)
         for position in range(self.rows, self.picture.length):
             draft = self.drafter.step(position, self._previous(position))

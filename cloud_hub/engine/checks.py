@@ -8,8 +8,6 @@ handed on and compared with the cloud's draws when the answer is out.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from cloud_hub.engine.requests import Logits, Mask, Run, SessionKey, Tokens
 from cloud_hub.engine.sessions import Session
 from fleet.protocol.messages import Sampling
@@ -51,7 +49,7 @@ def sample(session: Session, looked: Looked, share: float) -> Sample | None:
     Of a history that is run for its checks, so many more that every token of the fleet has the
     same chance, whether the cloud was asked about its picture or not.
     """
-    positions = looked.start + np.flatnonzero(looked.drafted)
+    positions = looked.start + looked.drafted.nonzero()[0]
     if session.unchecked is not None:
         positions = positions[positions >= session.unchecked.start]
         share /= session.unchecked.share

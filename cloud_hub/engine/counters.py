@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
+
 from cloud_hub.engine.requests import Answer, Backlog, Denied, Full, Judged, Opened, Request
 from fleet.protocol.arrays import pack_top_laws
 
@@ -120,7 +122,7 @@ class Counters:
     def _judged(self, request: Backlog, accepted: int, judged: int) -> None:
         """vLLM's counts: a draft is what a backlog asks to judge; bonus tokens do not count."""
         wrong = accepted < len(request.run)
-        asked = int(request.uncertain.sum())
+        asked = int(np.count_nonzero(request.uncertain))
         self.corrected += wrong
         self.drafts += asked > 0
         self.draft_tokens += asked

@@ -26,14 +26,11 @@ class Forecast:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A forward of so many tokens took so long."""
-        for name, value in (
-            ("_n", 1.0),
-            ("_x", tokens),
-            ("_y", seconds),
-            ("_xx", tokens * tokens),
-            ("_xy", tokens * seconds),
-        ):
-            setattr(self, name, _MEMORY * getattr(self, name) + value)
+        self._n = _MEMORY * self._n + 1.0
+        self._x = _MEMORY * self._x + tokens
+        self._y = _MEMORY * self._y + seconds
+        self._xx = _MEMORY * self._xx + tokens * tokens
+        self._xy = _MEMORY * self._xy + tokens * seconds
 
     def seconds(self, forwards: int, tokens: float) -> float:
         """How long so many forwards with so many tokens in all will take; 0 before any was seen."""

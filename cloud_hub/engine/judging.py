@@ -50,8 +50,9 @@ def _by_shared_noise(
 ) -> tuple[Verdict, list[float]]:
     """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
     has_bonus = backlog.end < session.positions
-    looked = np.append(backlog.uncertain, True) if has_bonus else backlog.uncertain
-    positions = (backlog.start + np.flatnonzero(looked)).tolist()
+    looked = np.ones(len(backlog.run) + has_bonus, bool)
+    looked[: len(backlog.run)] = backlog.uncertain
+    positions = (backlog.start + looked.nonzero()[0]).tolist()
     draws, confidences = drawn(session, positions, laws[: len(looked)][looked])
     targets = np.zeros(len(looked), np.int64)
     targets[looked] = draws

@@ -79,6 +79,7 @@ class Scheduler(Generic[W]):
         self._jobs: Counter[NodeId] = Counter()  # waiting jobs by node
         self._waiting: Counter[NodeId] = Counter()  # their tokens
         self._served: dict[NodeId, float] = {}  # tokens; compared among waiting nodes only
+        self._all_jobs = self._all_tokens = 0  # that wait
         self._order = 0
         self._running: Counter[NodeId] = Counter()  # tokens of the forward under way
         self._shares = Shares(limits.node_share)
@@ -86,12 +87,12 @@ class Scheduler(Generic[W]):
         self.forecast = Forecast()
 
     def __len__(self) -> int:
-        return self._jobs.total()
+        return self._all_jobs
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens of all waiting jobs."""
-        return self._waiting.total()
+        return self._all_tokens
 
     @property
     def retry_after_s(self) -> float:
@@ -159,6 +160,7 @@ class Scheduler(Generic[W]):
         heads = self._heads()
         alone = self._drop_paused(heads, now)
         taken: Counter[NodeId] = Counter()
+        tokens = 0
         waiting = [(self._served[node], node) for node in heads]
         heapq.heapify(waiting)
         eligible: list[tuple[float, int, Hashable, NodeId]] = []
@@ -172,11 +174,12 @@ class Scheduler(Generic[W]):
                 heapq.heappush(eligible, (*heapq.heappop(heads[node]), node))
             _, _, session, node = heapq.heappop(eligible)
             needed = self._queues[session][0][1].tokens
-            if batch and taken.total() + needed > self._limits.batch_tokens:
+            if batch and tokens + needed > self._limits.batch_tokens:
                 break
             if taken[node] and not alone and taken[node] + needed > self._limits.quantum:
                 continue  # the node has its part of this forward
             taken[node] += needed
+            tokens += needed
             batch.append(self._take(session))
             if heads[node]:
                 heapq.heappush(waiting, (self._served[node], node))
@@ -220,6 +223,8 @@ class Scheduler(Generic[W]):
             self._served[job.node] = max(level, self._served.get(job.node, level))
         self._jobs[job.node] += 1
         self._waiting[job.node] += job.tokens
+        self._all_jobs += 1
+        self._all_tokens += job.tokens
         self._order += 1
         return self._queues.setdefault(job.session, deque())
 
@@ -235,6 +240,8 @@ class Scheduler(Generic[W]):
     def _forget(self, job: Job[W]) -> None:
         self._jobs[job.node] -= 1
         self._waiting[job.node] -= job.tokens
+        self._all_jobs -= 1
+        self._all_tokens -= job.tokens
 
     def _forget_idle_nodes(self) -> None:
         """Drops nodes that wait for nothing and lead nobody who waits."""

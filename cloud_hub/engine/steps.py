@@ -171,7 +171,7 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     else:
         session.cached = backlog.end
     session.ahead = laws[verdict.accepted]
-    shown = int(backlog.uncertain[: verdict.accepted + 1].sum())
+    shown = np.count_nonzero(backlog.uncertain[: verdict.accepted + 1])
     return Judged(
         session.branch,
         verdict.accepted,

@@ -87,7 +87,7 @@ def judge(drafts: Tokens, uncertain: NDArray[np.bool_], target_draws: Tokens) ->
     # Uncertain and x != y: replace. Everything else stands. Two draws with common Gumbel noise
     # agree with probability at least (1 - TV) / (1 + TV) (drafter-invariant speculative
     # decoding, arXiv:2408.07978), so good drafts mostly do.
-    corrected = np.flatnonzero(uncertain & (drafts != target_draws[:count]))
+    corrected = (uncertain & (drafts != target_draws[:count])).nonzero()[0]
     accepted = int(corrected[0]) if len(corrected) else count
     has_next = accepted < len(target_draws)
     return Verdict(accepted, int(target_draws[accepted]) if has_next else NO_TOKEN)
