@@ -10,6 +10,7 @@ from fleet.errors import ProtocolError
 from fleet.protocol.messages import AnyMessage, Message
 
 VERSION = 1
+_VERSION_BYTE = bytes([VERSION])
 MAX_MESSAGE_BYTES = 1 << 18
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyMessage)
@@ -24,7 +25,7 @@ def encode(message: Message) -> bytes:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`.
     """
     fields = message.model_dump(exclude_defaults=True)
-    payload: bytes = bytes([VERSION]) + msgpack.packb({"type": _name_of(type(message)), **fields})
+    payload: bytes = _VERSION_BYTE + msgpack.packb({"type": _name_of(type(message)), **fields})
     if len(payload) > MAX_MESSAGE_BYTES:
         raise ProtocolError(
             f"{type(message).__name__} of {len(payload)} bytes is over the limit"

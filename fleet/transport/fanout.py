@@ -15,7 +15,7 @@ from fleet.errors import TransportError
 from fleet.transport.base import Acknowledge, Inbound, QoS
 
 _SHARE = "$share/"
-_TOPICS_KEPT = 1 << 12  # of one subscription, whose filters are known
+_TOPICS_KEPT = 1 << 12  # of one client, whose takers are known
 
 
 def without_share(pattern: str) -> str:
@@ -77,7 +77,6 @@ class Subscription(AsyncIterator[Inbound]):
         self.qos = qos
         self._limit = limit
         self._on_drop = on_drop
-        self._selecting: dict[str, tuple[str, ...]] = {}  # by topic, found once
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._is_open = True
@@ -89,20 +88,15 @@ class Subscription(AsyncIterator[Inbound]):
         (`selected`). Of several copies the subscription takes the one of its first such
         filter; copies of its shared filters are deliveries of their own.
         """
-        mine = self._selecting.get(topic)
-        if mine is None:
-            if len(self._selecting) >= _TOPICS_KEPT:
-                self._selecting.clear()
-            mine = self._selecting[topic] = self._filters_for(topic)
-        if selected is None:
-            return bool(mine)
-        return any(pattern in selected for pattern in mine)
-
-    def _filters_for(self, topic: str) -> tuple[str, ...]:
-        """The filters whose copies of a topic are taken: the first plain one and all shared."""
         mine = [pattern for pattern in self.filters if matches(pattern, topic)]
+        if selected is None or not mine:
+            return bool(mine)
         first = next((pattern for pattern in mine if share_group(pattern) is None), None)
-        return tuple(p for p in mine if p == first or share_group(p) is not None)
+        return any(
+            pattern in selected
+            for pattern in mine
+            if pattern == first or share_group(pattern) is not None
+        )
 
     def put(self, inbound: Inbound) -> None:
         """Queues a payload; see the module docstring for what happens when it is full."""
@@ -151,16 +145,21 @@ class Fanout:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._subscriptions: list[Subscription] = []
+        # By topic and the filters that the broker named: found once, until a subscription
+        # comes or goes.
+        self._takers: dict[tuple[str, tuple[str, ...] | None], list[Subscription]] = {}
 
     @contextmanager
     def open(self, filters: tuple[str, ...], qos: QoS, limit: int) -> Iterator[Subscription]:
         """A subscription that takes part until the context ends."""
         subscription = Subscription(filters, qos, limit, self._count_drop)
         self._subscriptions.append(subscription)
+        self._takers.clear()
         try:
             yield subscription
         finally:
             self._subscriptions.remove(subscription)
+            self._takers.clear()
             subscription.close()
 
     @property
@@ -172,14 +171,14 @@ class Fanout:
                 wanted[pattern] = max(wanted.get(pattern, 0), subscription.qos)
         return wanted
 
-    def deliver(self, arrival: Inbound, selected: Collection[str] | None) -> None:
+    def deliver(self, arrival: Inbound, selected: tuple[str, ...] | None) -> None:
         """Gives a payload to every subscription it is for.
 
         `selected` names the filters for which the broker sent this copy, None if it does not
         say. The broker's acknowledgement goes out when every taker has given its own, or at
         once when there is none: what nobody wants must not come again.
         """
-        takers = [s for s in self._subscriptions if s.takes(arrival.topic, selected)]
+        takers = self._takers_of(arrival.topic, selected)
         if not takers:
             self._counters.unclaimed += not self._is_known(arrival.topic)
             arrival.ack()
@@ -195,6 +194,15 @@ class Fanout:
         """Tells every subscription that what waits can no longer be acknowledged."""
         for subscription in self._subscriptions:
             subscription.link_lost()
+
+    def _takers_of(self, topic: str, selected: tuple[str, ...] | None) -> list[Subscription]:
+        takers = self._takers.get((topic, selected))
+        if takers is None:
+            if len(self._takers) >= _TOPICS_KEPT:
+                self._takers.clear()
+            takers = [each for each in self._subscriptions if each.takes(topic, selected)]
+            self._takers[topic, selected] = takers
+        return takers
 
     def _is_known(self, topic: str) -> bool:
         return any(matches(pattern, topic) for pattern in self.filters)

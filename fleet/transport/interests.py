@@ -41,7 +41,7 @@ class Interests(Generic[T]):
 
     def takers(self, pattern: str) -> list[T]:
         """Whose filter this is, in the order in which they came."""
-        return list(self._home(pattern).get(pattern, ()))
+        return list(self._plain.get(pattern) or self._wild.get(pattern) or ())
 
     def filters_of(self, topic: str) -> Iterator[str]:
         """The filters that select a topic."""

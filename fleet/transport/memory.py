@@ -210,6 +210,7 @@ class MemoryTransport:
         self.will = will
         self.session_expiry_s = session_expiry_s
         self.counters = Counters()
+        self.is_connected = False  # see `Transport.is_connected`
         self._broker = broker
         self._fanout = Fanout(self.counters)
         self._changed: dict[bool, asyncio.Event] = {True: asyncio.Event(), False: asyncio.Event()}
@@ -245,11 +246,6 @@ class MemoryTransport:
             for pattern in set(filters) - set(self._fanout.filters):
                 self._broker._unsubscribe(self, pattern)
 
-    @property
-    def is_connected(self) -> bool:
-        """See `Transport.is_connected`."""
-        return self._changed[True].is_set()
-
     async def wait_connected(self, connected: bool = True) -> None:
         """See `Transport.wait_connected`."""
         await self._changed[connected].wait()
@@ -274,6 +270,7 @@ class MemoryTransport:
     def _set_connected(self, connected: bool) -> None:
         if connected == self.is_connected:
             return
+        self.is_connected = connected
         self._changed[connected].set()
         self._changed[not connected].clear()
         if connected:

@@ -215,7 +215,8 @@ class PahoLink:
             self._is_acknowledged[message.mid] = False
             ack = functools.partial(self._acknowledge, message.mid)
         self._deliver(
-            Inbound(message.topic, bytes(message.payload), message.retain, ack, qos), names or None
+            Inbound(message.topic, bytes(message.payload), message.retain, ack, qos),
+            tuple(names) or None,
         )
 
     def _on_answer(self, _client: Any, _userdata: Any, mid: int, reasons: Any, _given: Any) -> None:

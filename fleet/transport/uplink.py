@@ -17,7 +17,7 @@ from fleet.transport.fanout import Counters, Fanout, check_filters
 
 log = get_logger(__name__)
 
-Deliver = Callable[[Inbound, Collection[str] | None], None]
+Deliver = Callable[[Inbound, tuple[str, ...] | None], None]
 
 
 @dataclass(frozen=True, slots=True)

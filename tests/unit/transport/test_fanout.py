@@ -116,3 +116,19 @@ async def test_a_closed_subscription_ends_after_what_waits() -> None:
         fanout.deliver(arrival(b"last", 0, []), None)
 
     assert [inbound.payload async for inbound in subscription] == [b"last"]
+
+
+async def test_who_takes_a_topic_is_found_anew_when_a_subscription_comes_or_goes() -> None:
+    counters = Counters()
+    fanout = Fanout(counters)
+    fanout.deliver(arrival(b"too soon", 0, []), ("a",))
+    with fanout.open(("a",), 0, 9) as one:
+        fanout.deliver(arrival(b"one", 0, []), ("a",))
+        with fanout.open(("+",), 0, 9) as two:
+            fanout.deliver(arrival(b"plain", 0, []), ("a",))
+            fanout.deliver(arrival(b"wild", 0, []), ("+",))
+    fanout.deliver(arrival(b"too late", 0, []), ("a",))
+
+    assert [inbound.payload async for inbound in one] == [b"one", b"plain"]
+    assert [inbound.payload async for inbound in two] == [b"wild"]
+    assert counters.unclaimed == 2
