@@ -271,9 +271,11 @@ class Generation:
 
     async def _preview(self) -> None:
         """Decodes what there is, when a row of tokens more is final, and not too often."""
+        if self.show is None:
+            return
         now, grid = time.monotonic(), self.device.manifest.grid
         rows = self.picture.settled // grid
-        if self.show is None or now < self._next_preview or rows <= self._shown_rows:
+        if now < self._next_preview or rows <= self._shown_rows:
             return
         # What is missing looks like what came last, so that the edge of the rows is calm.
         tokens, settled = self.picture.tokens.copy(), self.picture.settled

@@ -31,6 +31,10 @@ class Mean:
     memory: float
     total: float = 0.0
     weight: float = 0.0
+    value: float = field(init=False)  # the mean, 0 before the first value
+
+    def __post_init__(self) -> None:
+        self.value = self.total / self.weight if self.weight else 0.0
 
     def add(self, total: float, count: float = 1.0) -> None:
         """Adds `count` values that sum to `total`."""
@@ -38,11 +42,7 @@ class Mean:
         new = self.memory * (1 - keep)  # what is left of their weights: 1, and less for the older
         self.total = self.total * keep + total / count * new
         self.weight = self.weight * keep + new
-
-    @property
-    def value(self) -> float:
-        """The mean, 0 before the first value."""
-        return self.total / self.weight if self.weight else 0.0
+        self.value = self.total / self.weight
 
 
 @dataclass(slots=True)

@@ -47,12 +47,16 @@ class Picture:
 
     Positions before `settled` are final. Between `settled` and `length` are drafts that may
     still fall. The cloud holds, or will hold when all answers are in, the first `sent` tokens.
+    The loop asks for `settled`, `undecided` and `unsent` at every token, so they are kept.
     """
 
     size: int
     vocab_size: int
     length: int = 0
     sent: int = 0
+    settled: int = 0  # the first position that waits for a verdict, or `length` when none does
+    undecided: int = 0  # drafts that the cloud must judge and has not
+    unsent: int = 0  # those of them that it was not asked about
     branch: int = 0
     seen: int = 0  # the cloud's forwards have run, and its spot checks had, all before it
     wasted: int = 0
@@ -64,7 +68,6 @@ class Picture:
     _states: dict[int, States] = field(init=False, default_factory=dict)  # by position
     _asked: dict[RequestId, _Asked] = field(init=False, default_factory=dict)
     _bonus: tuple[int, int] | None = field(init=False, default=None)  # position, token
-    _settled: int = field(init=False, default=0)  # nothing before it is pending
 
     def __post_init__(self) -> None:
         self.at = Positions(self.size)
@@ -82,13 +85,6 @@ class Picture:
         return self.at.marks
 
     @property
-    def settled(self) -> int:
-        """The first position that waits for a verdict, or `length` when none does."""
-        waiting = self.at.first_pending(self._settled, self.length)
-        self._settled = self.length if waiting < 0 else waiting
-        return self._settled
-
-    @property
     def is_complete(self) -> bool:
         """Whether all positions are final."""
         return self.settled == self.size
@@ -97,16 +93,6 @@ class Picture:
     def in_flight(self) -> int:
         """Backlogs that are asked and not answered."""
         return len(self._asked)
-
-    @property
-    def undecided(self) -> int:
-        """Drafts that the cloud must judge and has not."""
-        return self.at.count_pending(self._settled, self.length)
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether there is a draft that the cloud must judge and was not asked about."""
-        return self.at.first_pending(self.sent, self.length) >= 0
 
     @property
     def tally(self) -> Tally:
@@ -174,7 +160,7 @@ class Picture:
         """Begins with tokens that are final. The device still steps through them: see `fill`."""
         end = len(known.tokens)
         self.tokens[:end], self.marks[:end] = known.tokens, known.marks
-        self.length = self.sent = end
+        self.length = self.sent = self.settled = end
 
     def fill(self, position: int, draft: Draft) -> None:
         """Takes what the device says at a position whose token is final already."""
@@ -198,17 +184,22 @@ class Picture:
         self.marks[span] = PREFIX
         if len(confidences) == len(tokens):
             self.at.confidences[span] = confidences
-        self.length = self.sent = self.seen = end
+        self.length = self.sent = self.settled = self.seen = end
 
     def draft(self, draft: Draft) -> None:
         """Appends one token of the device."""
-        position = self.length
-        self.at.put(position, draft, self._mark(draft))
+        position, mark = self.length, self._mark(draft)
+        self.at.put(position, draft, mark)
         if draft.law is not None:
             self._laws[position] = draft.law
         if draft.states is not None:
             self._states[position] = draft.states
         self.length += 1
+        if mark == PENDING:
+            self.undecided += 1
+            self.unsent += 1
+        elif not self.undecided:
+            self.settled = self.length
         if self._bonus is not None:
             self._use_bonus(*self._bonus)
 
@@ -216,6 +207,7 @@ class Picture:
         """Notes that `backlog` is on its way."""
         self._asked[request_id] = _Asked(backlog)
         self.sent = backlog.end
+        self._count()
 
     def apply(self, request_id: RequestId, verdict: Verdict) -> None:
         """Takes a verdict, at its turn: requests are settled in the order they were sent.
@@ -236,6 +228,7 @@ class Picture:
                 return
             del self._asked[first_id]
             self._settle(first.backlog, first.verdict)
+            self._count()
 
     def withdraw(self, request_id: RequestId) -> None:
         """Forgets a request and all later ones, so that their tokens are sent again."""
@@ -246,6 +239,7 @@ class Picture:
         for later in ids[ids.index(request_id) :]:
             del self._asked[later]
         self.sent = asked.backlog.start
+        self._count()
 
     def reopen(self) -> None:
         """Begins a new session: what is settled is its history, the rest is asked again.
@@ -256,14 +250,23 @@ class Picture:
         self._bonus = None
         self.sent = self.settled
         self.branch += 1
+        self._count()
 
     def fall_back(self) -> None:
         """Goes on without the cloud: uncertain tokens stay as drafted, marked unverified."""
         self.alone = True
         self._asked.clear()
         self.at.give_up()
+        self._count()
 
     # ── How it changes ────────────────────────────────────────────────────────────────────
+
+    def _count(self) -> None:
+        """After anything but a draft: what waits for the cloud, from where on."""
+        waiting = self.at.first_pending(self.settled, self.length)
+        self.settled = self.length if waiting < 0 else waiting
+        self.undecided = self.at.count_pending(self.settled, self.length)
+        self.unsent = self.at.count_pending(self.sent, self.length)
 
     def _laws_of(self, uncertain: NDArray[np.bool_]) -> tuple[QuantisedLaw, ...]:
         positions = self.sent + np.flatnonzero(uncertain)
@@ -327,3 +330,4 @@ class Picture:
             self.at.mark(position, VERIFIED)
         else:
             self._correct(position, token)
+        self._count()

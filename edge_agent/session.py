@@ -111,8 +111,11 @@ class Session:
 
     def is_due(self) -> bool:
         """Whether the drafts that were not sent yet go out now; see `pace.py`."""
-        picture, now = self._picture, self._now()
-        if self._worker is None or now < self._hold_until or not picture.has_unsent:
+        picture = self._picture
+        if not picture.unsent or self._worker is None:  # as after most tokens
+            return False
+        now = self._now()
+        if now < self._hold_until:
             return False
         if picture.in_flight >= (1 if self._draining else self._plan.in_flight):
             return False

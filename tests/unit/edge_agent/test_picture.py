@@ -301,3 +301,20 @@ def test_a_verdict_that_does_not_fit_its_request_is_refused(
 def test_a_prefix_that_does_not_fit_is_refused(tokens: list[int]) -> None:
     with pytest.raises(ProtocolError, match="does not fit"):
         Picture(8, 10).inject(tokens, [])
+
+
+@given(st.integers(0, 999), policies, st.integers(0, 4), st.integers(1, 9), actions)
+@settings(max_examples=50)
+def test_what_a_picture_counts_is_what_its_marks_say(
+    seed: int, policy: Policy, prefix: int, window: int, happenings: list[tuple[int, int]]
+) -> None:
+    world = World(order(seed, policy, prefix), window)
+    picture = world.picture
+
+    for action, index in happenings:
+        world.step(action, index)
+        pending = [int(p) for p in np.flatnonzero(picture.marks == Mark.PENDING)]
+
+        assert picture.settled == min(pending, default=picture.length)
+        assert picture.undecided == len(pending)
+        assert picture.unsent == sum(position >= picture.sent for position in pending)
