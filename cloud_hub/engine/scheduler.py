@@ -6,7 +6,7 @@ for what comes later.
 """
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -76,12 +76,12 @@ class Scheduler(Generic[W]):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, deque[tuple[int, Job[W]]]] = {}
-        self._jobs: Counter[NodeId] = Counter()  # waiting jobs by node
-        self._waiting: Counter[NodeId] = Counter()  # their tokens
+        self._jobs: dict[NodeId, int] = {}  # waiting jobs by node
+        self._waiting: dict[NodeId, int] = {}  # their tokens
         self._served: dict[NodeId, float] = {}  # tokens; compared among waiting nodes only
         self._all_jobs = self._all_tokens = 0  # that wait
         self._order = 0
-        self._running: Counter[NodeId] = Counter()  # tokens of the forward under way
+        self._running: dict[NodeId, int] = {}  # tokens of the forward under way
         self._shares = Shares(limits.node_share)
         self._pause_s: float | None = None
         self.forecast = Forecast()
@@ -110,7 +110,7 @@ class Scheduler(Generic[W]):
         """
         if len(self) >= self._limits.jobs:
             raise AdmissionError("the hub's queue is full", self.retry_after_s)
-        if self._jobs[job.node] >= self._limits.node_jobs:
+        if self._jobs.get(job.node, 0) >= self._limits.node_jobs:
             raise AdmissionError("the node's queue is full", self.retry_after_s)
         late_s = self.predict(job) - (job.deadline - job.arrived)
         # An idle engine takes everything: a forecast that is never tried could be wrong for ever.
@@ -128,12 +128,12 @@ class Scheduler(Generic[W]):
         Fairness bounds what goes before it: its own node's jobs, and of every other waiting node
         no more than that and a quantum. Each further forward of the request is a mean one.
         """
-        own = self._waiting[job.node] + job.tokens
+        own = self._waiting.get(job.node, 0) + job.tokens
         fair = own + self._limits.quantum
         others = [min(n, fair) for node, n in self._waiting.items() if n and node != job.node]
         part = max(self._limits.quantum if others else self._limits.batch_tokens, job.tokens)
         wait_s = self._seconds(own + sum(others), len(others) + 1, at_least=-(-own // part))
-        running = self._running.total()
+        running = sum(self._running.values())
         under_way_s = self.forecast.seconds(1, running) if running else 0.0
         return under_way_s + wait_s + (job.forwards - 1) * self.forecast.mean_s
 
@@ -148,7 +148,7 @@ class Scheduler(Generic[W]):
         """Tells how long the forward of so many tokens took that has just ended."""
         self.forecast.observe(tokens, seconds)
         self._shares.charge(self._running, seconds)
-        self._running = Counter()
+        self._running = {}
 
     @property
     def pause_s(self) -> float | None:
@@ -157,10 +157,11 @@ class Scheduler(Generic[W]):
 
     def next_batch(self, now: float) -> list[Job[W]]:
         """Removes and returns the jobs of the next forward; none if all that waits has to pause."""
+        if not self._all_jobs:
+            return self._empty_batch()
         heads = self._heads()
         alone = self._drop_paused(heads, now)
-        taken: Counter[NodeId] = Counter()
-        tokens = 0
+        taken: dict[NodeId, int] = {}
         waiting = [(self._served[node], node) for node in heads]
         heapq.heapify(waiting)
         eligible: list[tuple[float, int, Hashable, NodeId]] = []
@@ -174,12 +175,12 @@ class Scheduler(Generic[W]):
                 heapq.heappush(eligible, (*heapq.heappop(heads[node]), node))
             _, _, session, node = heapq.heappop(eligible)
             needed = self._queues[session][0][1].tokens
-            if batch and tokens + needed > self._limits.batch_tokens:
+            if batch and sum(taken.values()) + needed > self._limits.batch_tokens:
                 break
-            if taken[node] and not alone and taken[node] + needed > self._limits.quantum:
+            part = taken.get(node, 0)
+            if part and not alone and part + needed > self._limits.quantum:
                 continue  # the node has its part of this forward
-            taken[node] += needed
-            tokens += needed
+            taken[node] = part + needed
             batch.append(self._take(session))
             if heads[node]:
                 heapq.heappush(waiting, (self._served[node], node))
@@ -206,7 +207,12 @@ class Scheduler(Generic[W]):
         self._pause_s = min(pauses.values(), default=None)
         return company <= 1
 
-    def _close_batch(self, taken: Counter[NodeId]) -> None:
+    def _empty_batch(self) -> list[Job[W]]:
+        self._pause_s = None
+        self._close_batch({})
+        return []
+
+    def _close_batch(self, taken: dict[NodeId, int]) -> None:
         self._running = taken
         self._forget_idle_nodes()
 
@@ -216,13 +222,14 @@ class Scheduler(Generic[W]):
         return self.forecast.seconds(max(by_tokens, by_spans, at_least), tokens)
 
     def _add(self, job: Job[W]) -> deque[tuple[int, Job[W]]]:
-        if not self._jobs[job.node]:
+        jobs = self._jobs.get(job.node, 0)
+        if not jobs:
             # A node that comes back does not claim the time in which it asked for nothing.
-            served = [self._served[node] for node, jobs in self._jobs.items() if jobs]
+            served = [self._served[node] for node, waiting in self._jobs.items() if waiting]
             level = min(served, default=0.0)
             self._served[job.node] = max(level, self._served.get(job.node, level))
-        self._jobs[job.node] += 1
-        self._waiting[job.node] += job.tokens
+        self._jobs[job.node] = jobs + 1
+        self._waiting[job.node] = self._waiting.get(job.node, 0) + job.tokens
         self._all_jobs += 1
         self._all_tokens += job.tokens
         self._order += 1
@@ -245,8 +252,12 @@ class Scheduler(Generic[W]):
 
     def _forget_idle_nodes(self) -> None:
         """Drops nodes that wait for nothing and lead nobody who waits."""
-        waiting = [self._served[node] for node, jobs in self._jobs.items() if jobs]
-        level = min(waiting, default=float("inf"))
+        if not self._all_jobs:
+            self._jobs.clear()
+            self._waiting.clear()
+            self._served.clear()
+            return
+        level = min(self._served[node] for node, jobs in self._jobs.items() if jobs)
         for node in [node for node, jobs in self._jobs.items() if not jobs]:
             if self._served[node] <= level:
                 del self._jobs[node], self._waiting[node], self._served[node]

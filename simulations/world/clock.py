@@ -73,6 +73,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, _Call]] = []
         self._set = 0  # timers so far
         self._cancelled = 0  # timers in the heap that were cancelled, or nearly so many
+        self._tolerated = _FEW
         self._plain = copy_context()
 
     def time(self) -> float:
@@ -123,10 +124,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def timer_cancelled(self) -> None:
         """Most timers are cancelled: the heap is cleared of them now and then."""
         self._cancelled += 1
-        if self._cancelled > max(_FEW, len(self._timers) // 2):
-            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+        if self._cancelled > self._tolerated:
+            self._timers = [timer for timer in self._timers if not timer[2]._cancelled]
             heapify(self._timers)
             self._cancelled = 0
+            self._tolerated = max(_FEW, len(self._timers))
 
     def run_in_executor(  # type: ignore[override]  # a plain future, as any await takes it
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -195,7 +197,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             heappop(timers)
         if not timers:
             raise DeadlockError("all tasks wait, and no timer is set")
-        self._now = max(self._now, timers[0][0])
+        if timers[0][0] > self._now:
+            self._now = timers[0][0]
 
 
 def _nothing() -> None:
