@@ -133,6 +133,14 @@ class Agent:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Where other versions of the device's model are had, and how one is loaded and tested."""
+
+    store: ModelStore
+    load: Callable[[Signed], Device]
+
+
 def load_device(settings: AgentSettings, *, trains: bool = False) -> Device:
     """The device model of the settings' bundle, every byte checked; for an agent that `trains`,
     if it can, one that keeps hidden states.
@@ -196,7 +204,7 @@ async def run(
 
 
 @asynccontextmanager
-async def agent(
+async def agent(  # noqa: PLR0913 - what an agent is made of
     settings: AgentSettings,
     station: Station,
     device: Device,
@@ -204,8 +212,11 @@ async def agent(
     announce: Announce,
     *,
     trains: bool = False,
+    versions: Versions | None = None,
 ) -> AsyncIterator[Agent]:
     """An agent at work on `transport`; says goodbye at the end. With `trains` it joins rounds.
+
+    One that trains, or is given `versions`, follows the version that the operator wants.
 
     Raises:
         OutputError: The outbox cannot be opened.
@@ -244,8 +255,9 @@ async def agent(
                 if learning is not None:
                     trainer = Trainer(station.node, station.training_path, worker, transport)
                     background.append(tasks.create_task(trainer.run(), name="training"))
-                if trains:
-                    updates = _updates(settings, running, worker, presence)
+                if trains or versions is not None:
+                    known = versions or _signed_versions(settings, running)
+                    updates = _updates(running, worker, presence, known)
                     background.append(tasks.create_task(updates.run(), name="updates"))
                 try:
                     yield running
@@ -260,14 +272,16 @@ def _worker(settings: AgentSettings, running: Agent) -> Worker:
     return Worker((folder, *_bundle_paths(settings)), lambda: maker.is_working or maker.waiting > 0)
 
 
-def _updates(
-    settings: AgentSettings, running: Agent, worker: Worker, presence: Presence
-) -> Updates:
-    """What follows the version that the operator wants, from now on."""
+def _signed_versions(settings: AgentSettings, running: Agent) -> Versions:
     path, key = _bundle_paths(settings)
     fetched_key = settings.device.public_key
     base = Signed(path, key, running.device.manifest)
     store = ModelStore(running.station.models_path, base, fetched_key or key)
+    return Versions(store, partial(_load_tested, settings))
+
+
+def _updates(running: Agent, worker: Worker, presence: Presence, versions: Versions) -> Updates:
+    """What follows the version that the operator wants, from now on."""
 
     async def replace(signed: Signed, device: Device) -> None:
         await running.maker.replace(lambda: running.device.take(device))
@@ -276,7 +290,7 @@ def _updates(
     def tell(what: str) -> None:
         presence.tell(running.manifest.device_version, what)
 
-    updates = Updates(store, partial(_load_tested, settings), replace, tell)
+    updates = Updates(versions.store, versions.load, replace, tell)
     running.remote.watch(lambda now: updates.want(now.device.version, now.device.source))
     return updates
 

@@ -7,21 +7,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from fleet.federation.client_app import HEAD_FILE, app
+from fleet.federation.client_app import app
 from fleet.federation.ledger import Commit, FolderLedger
 from fleet.federation.local_grid import LocalGrid
 from fleet.federation.plan import Plan
 from fleet.federation.rounds import Rounds
-from fleet.federation.samples import RingShape, SampleRing, Samples
 from fleet.federation.task import Task
-from fleet.models.head_weights import HeadWeights
+from simulations.learners import RANK, learner, stand_in_head
 
-CODES, DIM, RANK, KEPT, SAMPLES = 64, 16, 8, 16, 100
-_SHAPE = RingShape("stand-in", DIM, CODES, KEPT, SAMPLES)
 _PAGES_MIB = 4096 / (1 << 20)
 
 
@@ -42,9 +38,9 @@ class RoundCost:
 def bench(*, nodes: int, rounds: int) -> list[RoundCost]:
     """Runs rounds one by one, as a hub would that is started anew for each."""
     with TemporaryDirectory() as folder:
-        task = Task(_head())
+        task = Task(stand_in_head())
         ledger = FolderLedger(Path(folder) / "ledger")
-        with LocalGrid(app, {n: _node(Path(folder) / str(n), n) for n in range(nodes)}) as grid:
+        with LocalGrid(app, {n: learner(Path(folder) / str(n), n) for n in range(nodes)}) as grid:
             return [_measure(grid, task, ledger, number + 1) for number in range(rounds)]
 
 
@@ -71,35 +67,3 @@ def _cost(commit: Commit, spent_s: float) -> RoundCost:
         kb_up=float(np.mean([each.bytes_up for each in used])) / 1e3,
         loss=commit.figures["loss_after"],
     )
-
-
-def _head() -> HeadWeights:
-    rng = np.random.default_rng(0)
-    return HeadWeights(
-        rng.normal(size=(CODES, DIM)).astype(np.float32),
-        rng.normal(size=(RANK, DIM)).astype(np.float32),
-        np.zeros((CODES, RANK), np.float32),
-        np.zeros(CODES, np.float32),
-    )
-
-
-def _node(folder: Path, seed: int) -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    cloud = _head().center + rng.normal(size=(CODES, DIM), scale=0.5)
-    rng = np.random.default_rng((2, seed))
-    hidden = rng.normal(size=(SAMPLES, DIM)).astype(np.float16)
-    logits = hidden.astype(np.float64) @ cloud.T
-    log_law = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    codes = np.argsort(-log_law, axis=1)[:, :KEPT]
-    samples = Samples(
-        np.zeros(SAMPLES, np.uint64),
-        np.ones(SAMPLES, np.uint32),
-        codes[:, 0].astype(np.uint16),
-        hidden,
-        hidden,
-        codes.astype(np.uint16),
-        np.take_along_axis(log_law, codes, axis=1).astype(np.float16),
-    )
-    SampleRing.create(folder, _SHAPE).append(samples)
-    _head().save(folder / HEAD_FILE)
-    return {"folder": str(folder)}

@@ -8,9 +8,11 @@ from pathlib import Path
 from cloud_hub.store.database import Database
 from fleet.decoding.policies import PolicyName
 from fleet.errors import OutputError
+from fleet.ids import ModelVersion
 from fleet.logs import configure_logs
-from simulations.history.checker import Run, Twin, Violation, check
+from simulations.history.checker import Violation, check
 from simulations.history.events import read_events
+from simulations.history.run import Run, Twin
 from simulations.history.stored import read_stored
 from simulations.history.tally import Tally
 from simulations.real.run import RealOrder
@@ -20,6 +22,7 @@ from simulations.scenarios.population import population
 from simulations.scenarios.scenario import Scenario
 from simulations.stand_in import pixel
 from simulations.world.node import image_name
+from simulations.world.versions import devices_by_version
 from simulations.world.world import DATABASE, EVENTS, Order, device_of, simulate
 
 LOG = "log.jsonl"
@@ -92,13 +95,14 @@ def examine(out: Path, deadline_s: float, twin: Twin | None) -> list[Violation]:
 
 
 def twin_of(order: Order) -> Twin:
-    """What undisturbed stand-ins make of a caption and a seed."""
+    """What undisturbed stand-ins of a version make of a caption and a seed."""
     device, wishes = device_of(order), order.scenario.generation
-    manifest = device.manifest
+    devices, manifest = devices_by_version(order.scenario, device), device.manifest
     policy = PolicyName.parse(wishes.policy).policy(manifest).name
     prefix = manifest.prefix_tokens if wishes.prefix_tokens is None else wishes.prefix_tokens
 
-    def twin(caption: str, seed: int) -> str:
-        return image_name(pixel(device.alone(caption, seed, policy, prefix)))
+    def twin(caption: str, seed: int, version: str) -> str:
+        drawn = devices[ModelVersion(version)].alone(caption, seed, policy, prefix)
+        return image_name(pixel(drawn))
 
     return twin

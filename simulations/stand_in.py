@@ -9,7 +9,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -31,6 +31,7 @@ from fleet.prediction import FEATURE_SIZE
 from fleet.protocol.messages import Sampling
 
 FAMILY, VERSION = "stand-in", ModelVersion("stand-in")
+DEVICE_VERSION = ModelVersion("0" * 16)
 GRID, VOCAB = 16, 64
 CAPTION = "a picture"
 VOCABULARY = CaptionVocabulary(("<pad>", "<unk>", *CAPTION.split()))
@@ -88,6 +89,7 @@ class StandInDevice:
     grid: int = GRID
     vocabulary: CaptionVocabulary = VOCABULARY
     styles: Mapping[str, Pair] = field(default_factory=dict)
+    version: ModelVersion = DEVICE_VERSION
 
     vocab_size = VOCAB
     keeps_states = False
@@ -100,7 +102,13 @@ class StandInDevice:
     @property
     def manifest(self) -> Manifest:
         """See `Device.manifest`."""
-        return _manifest(self.grid)
+        return _manifest(self.grid, self.version)
+
+    def worse(self, version: ModelVersion, acceptance: float) -> "StandInDevice":
+        """Another version, of whose drafts so many are the cloud's."""
+        styles = {name: replace(pair, acceptance=acceptance) for name, pair in self.styles.items()}
+        pair = replace(self.pair, acceptance=acceptance)
+        return replace(self, version=version, pair=pair, styles=styles)
 
     def check(self, caption: str) -> None:
         """See `Device.check`."""
@@ -225,10 +233,10 @@ def worker_of(
 
 
 @cache
-def _manifest(grid: int) -> Manifest:
+def _manifest(grid: int, device_version: ModelVersion) -> Manifest:
     return Manifest(
         family=FAMILY,
-        device_version=VERSION,
+        device_version=device_version,
         cloud_version=VERSION,
         grid=grid,
         picture_size=1,

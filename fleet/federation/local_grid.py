@@ -1,7 +1,7 @@
 """A grid of nodes in this process: the same apps without broker, network or Ray."""
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +17,10 @@ from fleet.federation.flower import (
 )
 from fleet.federation.named_run import NamedRunGrid
 
-# What a test does to a node's answer: None swallows it.
-Fault = Callable[[int, Message], Message | None]
+Answer = Message  # of a node
+
+# What a test or a simulation does to a node's answer: None swallows it.
+Fault = Callable[[int, Answer], Answer | None]
 
 
 class LocalGrid(NamedRunGrid):
@@ -30,10 +32,11 @@ class LocalGrid(NamedRunGrid):
         nodes: Mapping[int, dict[str, Any]],  # configuration by node
         *,
         run: int = 7,
-        workers: int = 1,
         run_config: dict[str, Any] | None = None,
         fault: Fault = lambda _, message: message,
+        pool: Executor | None = None,
     ) -> None:
+        """Nodes answer one after the other in a thread, or wherever `pool` runs them."""
         super().__init__(run)
         self.trained: list[str] = []  # message ids, one each time an app ran "train"
         self.traffic: dict[int, tuple[int, int]] = {}
@@ -43,7 +46,7 @@ class LocalGrid(NamedRunGrid):
             node: Context(run, node, config, RecordDict(), run_config or {})
             for node, config in nodes.items()
         }
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
+        self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="node")
         self._answers: dict[str, Future[Message | None]] = {}
 
     def get_node_ids(self) -> Iterable[int]:

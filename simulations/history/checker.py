@@ -5,18 +5,17 @@ for any run that was let come to rest, whatever went wrong in it meanwhile.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cloud_hub.store.tables.counted import COUNTS
 from edge_agent.drafts import Mark
+from simulations.history import changes
 from simulations.history.events import Event
-from simulations.history.stored import Row, Stored
+from simulations.history.run import Law, Run
+from simulations.history.stored import Row
 from simulations.history.tally import ENDS
-
-Twin = Callable[[str, int], str]
-"""Caption and seed → the `image` of the picture if nothing goes wrong."""
 
 SLACK_S = 2.0  # beyond its deadline a picture may take: decoding, and a disk
 
@@ -27,28 +26,6 @@ class Violation:
 
     law: str
     where: str
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What is checked.
-
-    Attributes:
-        deadline_s: Of a picture.
-        twin: None where no twin is known: then pictures are not compared.
-    """
-
-    events: Sequence[Event]
-    stored: Stored
-    deadline_s: float
-    twin: Twin | None = None
-
-    def of(self, name: str) -> Iterator[Event]:
-        """The events of a name."""
-        return (event for event in self.events if event["event"] == name)
-
-
-Law = Callable[[Run], Iterator[str]]
 
 
 def check(run: Run) -> list[Violation]:
@@ -90,7 +67,7 @@ def _pictures_are_their_twins(run: Run) -> Iterator[str]:
         if wish is None or event["unverified"] or event["fallback"]:
             continue
         assert run.twin is not None
-        if event["image"] != run.twin(wish["caption"], wish["seed"]):
+        if event["image"] != run.twin(wish["caption"], wish["seed"], event["device_version"]):
             yield f"{event['node']}, wish {event['wish']}: another picture than undisturbed"
 
 
@@ -158,7 +135,7 @@ def _rows_say_what_agents_said(run: Run) -> Iterator[str]:
     rows = {row["generation_id"]: row for row in run.stored.pictures}
     for event in run.of("made"):
         row = rows.get(event["generation"])
-        for name in (*COUNTS, "fallback") if row else ():
+        for name in (*COUNTS, "fallback", "device_version") if row else ():
             if row is not None and row[name] != event[name]:
                 yield f"{event['generation']}: {name} is {row[name]}, was {event[name]}"
 
@@ -221,4 +198,8 @@ LAWS: dict[str, Law] = {
     "every token is accounted for": _every_token_is_accounted_for,
     "sums are those of rows": _sums_are_those_of_rows,
     "states are legal": _states_are_legal,
+    "rounds end once": changes.rounds_end_once,
+    "poison is caught": changes.poison_is_caught,
+    "bad versions are taken back": changes.bad_versions_are_taken_back,
+    "versions move as ordered": changes.versions_move_as_ordered,
 }

@@ -10,6 +10,9 @@
 | `refused` | there is no picture, and the device said why |
 | `interrupted`, `unheard` | the device died meanwhile, or was off |
 | `fault` | begins or ends, on these `nodes` |
+| `round` | begins, or ends with an outcome |
+| `poisoned` | a device sent something else than what it learned in a `round` |
+| `rollout` | of a bad version begins, or ends with a decision |
 | `end` | all is over; `unsent` records are still on devices |
 """
 

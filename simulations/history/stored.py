@@ -24,12 +24,20 @@ class Stored:
         sums: Each of `COUNTS`, and `pictures`, over `v_acceptance`.
         states: Rows of `node_state`, in the order in which they were stored.
         rejected: Records that were set aside.
+        rounds: Federated rounds, number and outcome, in order.
+        parts: What became of each node in each of them.
+        rollouts: Versions and how their rollouts ended, in the order in which they began.
+        offers: Nodes, the versions that they were told to run, and how that stands.
     """
 
     pictures: Sequence[Row]
     sums: Mapping[str, int]
     states: Sequence[Row]
     rejected: int
+    rounds: Sequence[Row] = ()
+    parts: Sequence[Row] = ()
+    rollouts: Sequence[Row] = ()
+    offers: Sequence[Row] = ()
 
 
 def read_stored(database: Database) -> Stored:
@@ -49,6 +57,14 @@ def read_stored(database: Database) -> Stored:
         {name: int(value) for name, value in sums.items()},
         _rows(database, "SELECT node_id, boot_id, state FROM node_state ORDER BY id"),
         int(rejected["count"]),
+        _rows(database, "SELECT number, outcome FROM round ORDER BY number"),
+        _rows(database, "SELECT number, node_id, part, reason FROM round_participant"),
+        _rows(database, "SELECT version, state FROM rollout ORDER BY started_at"),
+        _rows(
+            database,
+            "SELECT node_id, version, rollout_node.state AS state"
+            " FROM rollout_node JOIN rollout USING (rollout_id)",
+        ),
     )
 
 

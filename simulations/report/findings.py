@@ -1,7 +1,7 @@
 """What a run came to, as tables of text; pure."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -76,6 +76,7 @@ def tables(found: Findings) -> list[Table]:
         _split("By kind of device", found.grouped(lambda event: kinds[event["node"]])),
         _split("By style", found.grouped(lambda event: styles[event["node"], event["wish"]])),
         _faults(found),
+        *_changes(found),
         _laws(found),
     ]
 
@@ -132,6 +133,36 @@ def _faults(found: Findings) -> Table:
         for index, fault in enumerate(found.scenario.faults)
     )
     return Table("Faults", ("", "from s", "to s", "devices"), rows)
+
+
+def _changes(found: Findings) -> Iterator[Table]:
+    """Rounds and rollouts, where there were some."""
+    poison = Counter(
+        (event["round"], event["how"]) for event in found.events if event["event"] == "poisoned"
+    )
+    rounds = tuple(
+        (
+            str(event["number"]),
+            f"{event['at']:g}",
+            event["outcome"],
+            ", ".join(
+                f"{count} {how}"
+                for (number, how), count in poison.items()
+                if number == event["number"]
+            ),
+        )
+        for event in found.events
+        if event["event"] == "round" and event["state"] == "ends"
+    )
+    if rounds:
+        yield Table("Rounds", ("", "ended, s", "outcome", "poisoned devices"), rounds)
+    rollouts = tuple(
+        (event["version"], f"{event['at']:g}", event["step"], event["why"])
+        for event in found.events
+        if event["event"] == "rollout" and event["state"] == "ends"
+    )
+    if rollouts:
+        yield Table("Rollouts", ("", "ended, s", "decision", "why"), rollouts)
 
 
 def _laws(found: Findings) -> Table:

@@ -7,7 +7,8 @@ import numpy as np
 from simulations.scenarios.faults import KINDS, REAL_ONLY, OnDevices, OnWorker, kinds_of
 from simulations.scenarios.scenario import Scenario
 
-_DRAWN = [kind for kind in KINDS if kind not in REAL_ONLY]
+_APART = ("poison-updates", "bad-rollout")  # of rounds and rollouts, which a search has not
+_DRAWN = [kind for kind in KINDS if kind not in (*REAL_ONLY, *_APART)]
 _MOST_BYTES = 8000  # about a picture of the search
 _LONGEST = 0.5  # of the scenario's length
 

@@ -6,6 +6,9 @@ from pydantic import Field
 
 from fleet.settings import Section
 
+Poison = Literal["not-numbers", "huge", "flipped", "inflated", "wrong-keys", "silent"]
+POISONS: tuple[Poison, ...] = get_args(Poison)
+
 
 class _Fault(Section):
     at_s: float = Field(ge=0)
@@ -75,6 +78,17 @@ class DoubleClients(_OnDevices):
     kind: Literal["double-clients"]
 
 
+class PoisonUpdates(_OnDevices):
+    """Devices send something else than what they have learned, in rounds that begin meanwhile.
+
+    Less than half of the fleet: a gate that knows nothing but answers follows the most of them.
+    """
+
+    kind: Literal["poison-updates"]
+    share: float = Field(default=0.1, gt=0, lt=0.5, description="part of the devices, at least one")
+    how: Poison = "flipped"
+
+
 class KillWorker(_OnWorker):
     """A worker dies without a goodbye and starts again; the first one is the whole hub."""
 
@@ -98,6 +112,15 @@ class BreakWorker(_OnWorker):
     """A worker's forwards fail."""
 
     kind: Literal["break-worker"]
+
+
+class BadRollout(_Fault):
+    """A version is rolled out whose drafts stand less often; in `for_s` it has to be taken back."""
+
+    kind: Literal["bad-rollout"]
+    canaries: float = Field(default=0.2, gt=0, le=1, description="part of the devices")
+    acceptance: float = Field(default=0.0, ge=0, le=1, description="share of drafts that stand")
+    least: int = Field(default=200, ge=1, description="tokens before it would be widened")
 
 
 class KillBroker(_Fault):
@@ -140,10 +163,18 @@ OnDevices = (
     | SlowLinks
     | LimitLinks
     | DoubleClients
+    | PoisonUpdates
 )
 OnWorker = KillWorker | StallWorker | SlowWorker | BreakWorker
 Fault = Annotated[
-    OnDevices | OnWorker | KillBroker | StallBroker | StopDatabase | FillDatabase | JumpClock,
+    OnDevices
+    | OnWorker
+    | BadRollout
+    | KillBroker
+    | StallBroker
+    | StopDatabase
+    | FillDatabase
+    | JumpClock,
     Field(discriminator="kind"),
 ]
 
@@ -155,4 +186,5 @@ def kinds_of(union: Any) -> tuple[str, ...]:
 
 KINDS = kinds_of(get_args(Fault)[0])
 REAL_ONLY = ("stall-agents", "stall-broker")  # take a process, which a world has not
-VIRTUAL_ONLY = ("slow-worker", "break-worker")  # take a model that does as it is told
+# Take models that do as they are told.
+VIRTUAL_ONLY = ("slow-worker", "break-worker", "poison-updates", "bad-rollout")

@@ -12,7 +12,7 @@ from cloud_hub.settings import EngineSettings
 from edge_agent.settings import GenerationSettings
 from fleet.settings import Section
 from fleet.transport.link import PROFILES, LinkProfile
-from simulations.scenarios.faults import Fault
+from simulations.scenarios.faults import Fault, PoisonUpdates
 
 MOST_DEVICES = 100_000
 MOST_SECONDS = 7 * 86_400.0
@@ -121,6 +121,14 @@ class Hub(Section):
     engine: EngineSettings = EngineSettings()
 
 
+class Rounds(Section):
+    """Federated rounds beside the pictures, of a small head that every device has."""
+
+    at_s: float = Field(ge=0, description="of the first one")
+    every_s: float = Field(default=60.0, gt=0, description="between two of them")
+    count: int = Field(default=3, ge=1, le=100)
+
+
 class Scenario(Section):
     """A whole scenario."""
 
@@ -134,6 +142,7 @@ class Scenario(Section):
     captions: Captions = Captions()
     arrivals: Arrivals = Arrivals()
     hub: Hub = Hub()
+    rounds: Rounds | None = None
     generation: GenerationSettings = GenerationSettings()
     faults: tuple[Fault, ...] = ()
 
@@ -149,6 +158,8 @@ class Scenario(Section):
                     f"the fault {fault.kind!r} at {fault.at_s:g} s begins after the scenario's end"
                     f" at {self.seconds:g} s"
                 )
+            if isinstance(fault, PoisonUpdates) and self.rounds is None:
+                raise ValueError("the fault 'poison-updates' needs rounds: give the table [rounds]")
             worker = getattr(fault, "worker", 0)
             if worker >= self.hub.workers:
                 raise ValueError(

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 
 from fleet.errors import InvalidInputError
 from fleet.transport.link import SimulatedLink
 from fleet.transport.memory import MemoryBroker
 from simulations.history.events import History
 from simulations.scenarios.faults import (
+    BadRollout,
     BreakWorker,
     CutLinks,
     DoubleClients,
@@ -20,7 +22,10 @@ from simulations.scenarios.faults import (
     KillBroker,
     KillWorker,
     LimitLinks,
+    OnDevices,
     OnWorker,
+    Poison,
+    PoisonUpdates,
     SlowLinks,
     SlowWorker,
     StallAgents,
@@ -29,8 +34,10 @@ from simulations.scenarios.faults import (
     StopDatabase,
     SwallowLinks,
 )
+from simulations.world.learning import Learning
 from simulations.world.machine import Machine
 from simulations.world.node import Node
+from simulations.world.versions import Rollouts, bad_version
 from simulations.world.worker import Storage, Worker
 
 
@@ -49,23 +56,36 @@ async def bring(
     history.say("fault", state="ends", **facts)
 
 
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """What faults do to a world."""
 
-    def __init__(
-        self,
-        broker: MemoryBroker,
-        workers: Sequence[Worker],
-        storage: Storage,
-        machine: Machine,
-    ) -> None:
-        self._broker = broker
-        self._workers = workers
-        self._storage = storage
-        self._machine = machine
+    broker: MemoryBroker
+    workers: Sequence[Worker]
+    storage: Storage
+    machine: Machine
+    rollouts: Rollouts
+    learning: Learning | None
 
-    def in_force(self, fault: Fault, nodes: Sequence[Node]) -> AbstractAsyncContextManager[None]:
-        """The fault on its nodes, until the context ends."""
+    def in_force(
+        self, index: int, fault: Fault, nodes: Sequence[Node]
+    ) -> AbstractAsyncContextManager[None]:
+        """The scenario's fault of that number on its nodes, until the context ends."""
+        match fault:
+            case BadRollout():
+                return self.rollouts.of(fault, bad_version(index))
+            case KillWorker() | StallWorker() | SlowWorker() | BreakWorker():
+                return _hurt(fault, self.workers[fault.worker])
+            case KillBroker() | StopDatabase() | FillDatabase() | JumpClock():
+                return self._without(fault)
+            case StallBroker():
+                raise InvalidInputError("stall-broker needs the real clock")
+            case _:
+                return self._on_agents(fault, nodes)
+
+    def _on_agents(
+        self, fault: OnDevices, nodes: Sequence[Node]
+    ) -> AbstractAsyncContextManager[None]:
         match fault:
             case KillAgents():
                 return _dead(nodes)
@@ -73,23 +93,30 @@ class Trouble:
                 return self._doubled(nodes)
             case FillSpools():
                 return full_spools(nodes)
+            case PoisonUpdates(how=how):
+                return self._poisoned(how, nodes)
             case CutLinks() | SwallowLinks() | SlowLinks() | LimitLinks():
                 return disturbed(fault, nodes)
-            case KillWorker() | StallWorker() | SlowWorker() | BreakWorker():
-                return _hurt(fault, self._workers[fault.worker])
-            case KillBroker() | StopDatabase() | FillDatabase() | JumpClock():
-                return self._without(fault)
-            case StallAgents() | StallBroker():
-                raise InvalidInputError(f"the fault {fault.kind!r} needs the real clock")
+            case StallAgents():
+                raise InvalidInputError("stall-agents needs the real clock")
+
+    @asynccontextmanager
+    async def _poisoned(self, how: Poison, nodes: Sequence[Node]) -> AsyncIterator[None]:
+        assert self.learning is not None
+        names = [node.resident.node for node in nodes]
+        self.learning.poison |= dict.fromkeys(names, how)
+        yield
+        for name in names:
+            self.learning.poison.pop(name, None)
 
     @asynccontextmanager
     async def _doubled(self, nodes: Sequence[Node]) -> AsyncIterator[None]:
         names = [node.resident.node for node in nodes]
-        doubles = [self._broker.connect(name) for name in names]
+        doubles = [self.broker.connect(name) for name in names]
         yield
         for double, name in zip(doubles, names, strict=True):
             double.close()
-            self._broker.mend(name)
+            self.broker.mend(name)
 
     @asynccontextmanager
     async def _without(
@@ -97,21 +124,21 @@ class Trouble:
     ) -> AsyncIterator[None]:
         match fault:
             case KillBroker():
-                self._broker.stop()
+                self.broker.stop()
                 yield
-                self._broker.start()
+                self.broker.start()
             case StopDatabase():
-                self._storage.is_stopped = True
+                self.storage.is_stopped = True
                 yield
-                self._storage.is_stopped = False
+                self.storage.is_stopped = False
             case FillDatabase():
-                self._storage.is_full = True
+                self.storage.is_full = True
                 yield
-                self._storage.is_full = False
+                self.storage.is_full = False
             case JumpClock(by_s=by_s):
-                self._machine.jumped_s += by_s
+                self.machine.jumped_s += by_s
                 yield
-                self._machine.jumped_s -= by_s
+                self.machine.jumped_s -= by_s
 
 
 @asynccontextmanager

@@ -11,8 +11,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, tzinfo
 from unittest.mock import patch
 
+from cloud_hub.rollout import controller
 from simulations.world.clock import VirtualTimeLoop
 
 
@@ -45,8 +47,20 @@ def machine(loop: VirtualTimeLoop, seed: int, epoch_s: float) -> Iterator[Machin
                 perf_counter=loop.time,
                 sleep=loop.work,
             ),
+            patch.object(controller, "datetime", _calendar(world)),
             patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
         ):
             yield world
     finally:
         random.setstate(luck)
+
+
+def _calendar(world: Machine) -> type[datetime]:
+    """The dates by which a rollout counts what was seen since it began."""
+
+    class Calendar(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.fromtimestamp(world.wall(), tz)
+
+    return Calendar

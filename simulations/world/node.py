@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.answer import Made
-from edge_agent.app import Agent, agent, presence_of
+from edge_agent.app import Agent, Versions, agent, presence_of
 from edge_agent.device import Device
 from edge_agent.maker import Wish
 from edge_agent.settings import AgentSettings
@@ -30,6 +30,7 @@ from simulations.world.spool import SPOOL, clear, fill
 _NOT_SPOOLED = "the outbox "  # begins the sentence with which an agent says so
 
 TOLD = (
+    "device_version",
     "tokens",
     "prefix",
     "local",
@@ -69,9 +70,15 @@ class Node:
     seed: int
     first_wish: int = 0  # where an earlier process of this device was killed
     heard_from_s: float = 0.0  # wishes of before were asked of nobody
+    versions: Versions | None = None  # that may be rolled out
     _lives: int = 0
     _life: _Life | None = None
     _under_way: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its agent runs."""
+        return self._life is not None
 
     @property
     def link(self) -> SimulatedLink | None:
@@ -158,7 +165,14 @@ class Node:
             async with (
                 self.network.connect(node, will) as transport,
                 SimulatedLink(transport, self._profile(), link) as life.link,
-                agent(settings, station, self.device, life.link, lambda _: None) as life.agent,
+                agent(
+                    settings,
+                    station,
+                    self.device,
+                    life.link,
+                    lambda _: None,
+                    versions=self.versions,
+                ) as life.agent,
                 life.pictures,
             ):
                 ready.set()

@@ -26,15 +26,18 @@ from fleet.transport.memory import MemoryBroker
 from simulations.history.events import History
 from simulations.history.tally import Tally
 from simulations.profile import Profile
+from simulations.scenarios.faults import BadRollout
 from simulations.scenarios.population import Resident, population, struck
 from simulations.scenarios.scenario import Scenario
 from simulations.stand_in import StandInDevice, StandInRunner
 from simulations.world.clock import VirtualTimeLoop
 from simulations.world.faults import Trouble, bring
 from simulations.world.fleet import live
+from simulations.world.learning import Learning
 from simulations.world.machine import Machine, machine
 from simulations.world.node import Node
-from simulations.world.worker import Storage, Worker
+from simulations.world.versions import Rollouts, StandInStore, devices_by_version
+from simulations.world.worker import Storage, Worker, WorldDatabase
 
 EPOCH_S = 1_767_600_000.0  # 5 January 2026, 8:00 UTC
 _SPARE_THREADS = 8
@@ -139,12 +142,33 @@ class _World:
             "training": {"take_part": False},
         }
 
+        stores = {
+            speed: StandInStore(devices_by_version(scenario, device))
+            for speed, device in devices.items()
+        }
+        is_rolled_out = any(isinstance(fault, BadRollout) for fault in scenario.faults)
+
         def node(resident: Resident) -> Node:
-            device = devices[resident.kind.speed]
-            return Node(resident, device, settings, folder, broker, history, order.seed)
+            speed = resident.kind.speed
+            made = Node(resident, devices[speed], settings, folder, broker, history, order.seed)
+            made.versions = stores[speed].versions if is_rolled_out else None
+            return made
 
         self._nodes = [node(resident) for resident in population(scenario, order.seed)]
-        self._trouble = Trouble(broker, self._workers, storage, computer)
+        self._database = WorldDatabase(f"sqlite:///{folder / DATABASE}", storage)
+        self._learning = (
+            Learning(scenario.rounds, self._nodes, self._database, folder, history)
+            if scenario.rounds
+            else None
+        )
+        self._trouble = Trouble(
+            broker=broker,
+            workers=self._workers,
+            storage=storage,
+            machine=computer,
+            rollouts=Rollouts(broker, self._database, history),
+            learning=self._learning,
+        )
 
     async def run(self, on_tick: Callable[[], None]) -> None:
         """Starts all, lets it live until it is at rest, stops all."""
@@ -154,9 +178,10 @@ class _World:
         lives: list[Worker | Node] = [*self._workers, *self._nodes]
         for one in lives:
             await one.start()
-        await live(self._nodes, self._faults(), self._history)
+        await live(self._nodes, [*self._faults(), *self._rounds()], self._history)
         for one in reversed(lives):
             await one.stop()
+        self._database.close()
         ticking.cancel()
         await asyncio.wait([ticking])
         on_tick()
@@ -165,7 +190,11 @@ class _World:
         for index, fault in enumerate(self._order.scenario.faults):
             places = sorted(struck(self._order.scenario, self._order.seed, index))
             nodes = [self._nodes[place] for place in places]
-            yield bring(fault, nodes, self._trouble.in_force(fault, nodes), self._history)
+            yield bring(fault, nodes, self._trouble.in_force(index, fault, nodes), self._history)
+
+    def _rounds(self) -> Iterator[Coroutine[Any, Any, None]]:
+        if self._learning is not None:
+            yield self._learning.run()
 
     async def _tick(self, on_tick: Callable[[], None]) -> None:
         while True:

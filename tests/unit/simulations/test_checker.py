@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from cloud_hub.store.tables.counted import COUNTS
-from simulations.history.checker import LAWS, Run, check
+from simulations.history.changes import CAUGHT
+from simulations.history.checker import LAWS, check
 from simulations.history.events import Event
+from simulations.history.run import Run
 from simulations.history.stored import Stored
+from simulations.scenarios.faults import POISONS, Poison
 
 COUNTED = {
     "tokens": 8,
@@ -35,13 +38,13 @@ def event(at: float, name: str, **facts: Any) -> Event:
 
 def made(wish: int, generation: str) -> Event:
     picture = {"took_s": 1.0, "generation": generation, "image": "i-7", "fallback": ""}
-    picture |= {"spooled": True}
+    picture |= {"spooled": True, "device_version": "v0"}
     return event(2.0 + wish, "made", node="a", wish=wish, **picture, **COUNTED)
 
 
 def row(sequence: int, generation: str, boot: str = "b1") -> dict[str, Any]:
     key = {"node_id": "a", "boot_id": boot, "sequence": sequence, "generation_id": generation}
-    return {**key, **COUNTED, "fallback": "", "decisions": DECISIONS}
+    return {**key, **COUNTED, "fallback": "", "decisions": DECISIONS, "device_version": "v0"}
 
 
 def state(boot: str, said: str) -> dict[str, str]:
@@ -74,8 +77,50 @@ def sound() -> Run:
             rejected=0,
         ),
         deadline_s=30.0,
-        twin=lambda _, seed: f"i-{seed}",
+        twin=lambda _, seed, __: f"i-{seed}",
     )
+
+
+def changed() -> Run:
+    """The sound run, with a round in which b sent poison, and a version that a tried and lost."""
+    run = sound()
+    events = [
+        event(5.0, "round", number=1, state="begins"),
+        event(5.0, "poisoned", node="b", round=1, how="flipped"),
+        event(6.0, "round", number=1, state="ends", outcome="kept"),
+        event(7.0, "rollout", version="v1", state="begins"),
+        event(8.0, "rollout", version="v1", state="ends", step="roll back", why=""),
+    ]
+    pictures = [*run.stored.pictures[:1], {**run.stored.pictures[1], "device_version": "v1"}]
+    pictures += run.stored.pictures[2:]
+    made = [
+        {**each, "device_version": "v1"} if each.get("generation") == "g1" else each
+        for each in run.events
+    ]
+    stored = replace(
+        run.stored,
+        pictures=pictures,
+        rounds=[{"number": 1, "outcome": "kept"}],
+        parts=[part("a", "used", ""), part("b", "refused", "an update against the others: …")],
+        rollouts=[{"version": "v1", "state": "rolled_back"}],
+        offers=[{"node_id": "a", "version": "v1", "state": "rolled_back"}],
+    )
+    return replace(run, events=[*made[:-1], *events, made[-1]], stored=stored)
+
+
+def part(node: str, what: str, reason: str) -> dict[str, Any]:
+    return {"number": 1, "node_id": node, "part": what, "reason": reason}
+
+
+def changed_in(**changes: Any) -> Run:
+    run = changed()
+    return replace(run, stored=replace(run.stored, **changes))
+
+
+def with_poison(how: str) -> Run:
+    run = changed()
+    events = [{**each, "how": how} if each["event"] == "poisoned" else each for each in run.events]
+    return replace(run, events=events)
 
 
 def broken(**changes: Any) -> Run:
@@ -124,11 +169,56 @@ PLANTED: list[tuple[str, Callable[[], Run]]] = [
     ("each wish ends once", lambda: replace(sound(), events=sound().events[:-2])),
     ("deadlines are kept", lambda: with_event(took_s=33.0)),
     ("pictures are their fault-free twins", lambda: with_event(image="i-8")),
+    ("rows say what agents said", lambda: with_row(device_version="v7")),
+    ("rounds end once", lambda: changed_in(rounds=[])),
+    ("rounds end once", lambda: changed_in(rounds=[{"number": 1, "outcome": "open"}])),
+    ("rounds end once", lambda: changed_in(rounds=[{"number": 2, "outcome": "kept"}])),
+    ("poison is caught", lambda: with_poison("huge")),
+    ("poison is caught", lambda: changed_in(parts=[part("a", "used", "")])),
+    ("poison is caught", lambda: changed_in(parts=[part("b", "used", "")])),
+    (
+        "poison is caught",
+        lambda: changed_in(parts=[*changed().stored.parts, part("c", "refused", "odd")]),
+    ),
+    (
+        "bad versions are taken back",
+        lambda: changed_in(rollouts=[{"version": "v1", "state": "done"}]),
+    ),
+    (
+        "bad versions are taken back",
+        lambda: changed_in(offers=[{"node_id": "a", "version": "v1", "state": "sent"}]),
+    ),
+    ("versions move as ordered", lambda: changed_in(offers=[])),
+    (
+        "versions move as ordered",
+        lambda: changed_in(
+            offers=[{"node_id": "a", "version": "v1", "state": "active"}],
+            pictures=[
+                {**each, "sequence": 3 - each["sequence"]} for each in changed().stored.pictures[:2]
+            ],
+        ),
+    ),
 ]
 
 
 def test_a_sound_history_breaks_no_law() -> None:
     assert check(sound()) == []
+
+
+def test_rounds_and_rollouts_that_went_as_they_should_break_no_law() -> None:
+    assert check(changed()) == []
+
+
+@pytest.mark.parametrize("how", POISONS)
+def test_every_poison_is_looked_for(how: Poison) -> None:
+    what, words = CAUGHT[how]
+
+    assert check(replace(with_poison(how), stored=caught(what, f"… {words} …"))) == []
+    assert check(replace(with_poison(how), stored=caught("used", ""))) != []
+
+
+def caught(what: str, reason: str) -> Stored:
+    return changed_in(parts=[part("b", what, reason)]).stored
 
 
 @pytest.mark.parametrize(

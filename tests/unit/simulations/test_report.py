@@ -1,5 +1,6 @@
 """The report of a run: its numbers, its page, and what it says of broken laws."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,31 @@ def test_both_forms_are_written(tmp_path: Path) -> None:
 
     assert (tmp_path / "report.txt").read_text() == said
     assert (tmp_path / "index.html").read_text().startswith("<!doctype html>")
+
+
+def test_rounds_and_rollouts_have_tables_where_there_were_some() -> None:
+    calm = findings()
+    changed = replace(
+        calm,
+        events=[
+            *calm.events,
+            {"at": 5.0, "event": "poisoned", "node": "a", "round": 1, "how": "huge"},
+            {"at": 5.0, "event": "poisoned", "node": "b", "round": 1, "how": "huge"},
+            {"at": 6.0, "event": "round", "number": 1, "state": "ends", "outcome": "kept"},
+            {"at": 8.0, "event": "rollout", "version": "v1", "state": "begins"},
+            {
+                "at": 9.0,
+                "event": "rollout",
+                "version": "v1",
+                "state": "ends",
+                "step": "roll back",
+                "why": "it is worse",
+            },
+        ],
+    )
+
+    shown = {table.title: table.rows for table in tables(changed)}
+
+    assert not {"Rounds", "Rollouts"} & {table.title for table in tables(calm)}
+    assert shown["Rounds"] == (("1", "6", "kept", "2 huge"),)
+    assert shown["Rollouts"] == (("v1", "9", "roll back", "it is worse"),)
