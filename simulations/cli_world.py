@@ -165,6 +165,8 @@ def profile(out: Path, rounds: int, pictures: int, models: Path | None) -> None:
     from fleet.models.bundle import reference_path
     from simulations.profile_measure import measure
 
+    if not out.parent.is_dir():  # before minutes of measuring
+        raise OutputError(f"{out} cannot be written: there is no folder {out.parent}")
     found = measure(models or reference_path(), rounds=rounds, pictures=pictures)
     try:
         out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -1,5 +1,6 @@
 """`python -m simulations capacity`: what a fleet asks of a hub, measured in a small world."""
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,8 +53,11 @@ def plan(profile: Profile, *, per_minute: float, p95_s: float, speed: float) -> 
     """What a worker of that speed serves within `p95_s` a request, 19 of 20 of them.
 
     Raises:
-        InvalidInputError: Not one device.
+        InvalidInputError: Not one device, or a figure that is not above 0.
     """
+    for name, value in (("per-minute", per_minute), ("p95", p95_s), ("speed", speed)):
+        if not 0 < value < math.inf:
+            raise InvalidInputError(f"--{name} is {value:g}: give a number above 0")
     asked, costs = measure(profile), costs_of(profile, speed)
     best = most_devices(p95_s, per_minute, asked.demand, costs, _MOST_SPANS)
     if best is None:

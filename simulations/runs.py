@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloud_hub.store.database import Database
 from fleet.decoding.policies import PolicyName
-from fleet.errors import OutputError
+from fleet.errors import InvalidInputError, OutputError
 from fleet.ids import ModelVersion
 from fleet.logs import configure_logs
 from simulations.history.checker import Violation, check
@@ -18,6 +18,8 @@ from simulations.history.tally import Tally
 from simulations.real.run import RealOrder
 from simulations.real.run import run_real as run_programs
 from simulations.report.findings import Findings
+from simulations.results import claim
+from simulations.scenarios.faults import REAL_ONLY
 from simulations.scenarios.population import population
 from simulations.scenarios.scenario import Scenario
 from simulations.stand_in import pixel
@@ -32,8 +34,16 @@ def run(order: Order, on_tick: Callable[[Tally], None] = lambda _: None) -> Find
     """Simulates on the virtual clock and examines what was left; writes no report.
 
     Raises:
-        OutputError: The order's folder cannot be written.
+        InvalidInputError: The scenario has a fault that only the real clock has.
+        OutputError: The order's folder cannot be written, or holds something else.
     """
+    for fault in order.scenario.faults:
+        if fault.kind in REAL_ONLY:
+            raise InvalidInputError(
+                f"the fault {fault.kind!r} needs the real clock: take it out, or run the scenario"
+                " with --clock real"
+            )
+    claim(order.out)
     begun = time.perf_counter()
     with _logs(order.out / LOG):
         simulate(order, on_tick)

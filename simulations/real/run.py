@@ -23,6 +23,7 @@ from simulations.real.crowds import Crowd
 from simulations.real.ear import Ear
 from simulations.real.parts import Part, parts_of
 from simulations.real.servers import Servers, servers_of
+from simulations.results import claim
 from simulations.scenarios.faults import VIRTUAL_ONLY
 from simulations.scenarios.population import population
 from simulations.scenarios.scenario import Scenario
@@ -56,12 +57,12 @@ def run_real(order: RealOrder, on_tick: Callable[[Tally], None] = lambda _: None
     Raises:
         InvalidInputError: The scenario has faults or devices that only the virtual clock has.
         ProgramError: A program ended, or did not start.
-        OutputError: The folder cannot be written.
+        OutputError: The folder cannot be written, or holds something else.
     """
     _check(order)
     tally = Tally()
     try:
-        order.out.mkdir(parents=True, exist_ok=True)
+        claim(order.out)
         shutil.rmtree(order.out / "state", ignore_errors=True)
         shutil.rmtree(order.out / "logs", ignore_errors=True)
         site = Site(order.out, free_port(), order.models, own_broker=False, start_s=_START_S)
@@ -191,6 +192,11 @@ def _check(order: RealOrder) -> None:
                 f"the fault {fault.kind!r} needs the virtual clock: take it out, or run the"
                 " scenario with --clock virtual"
             )
+    if scenario.rounds is not None:
+        raise InvalidInputError(
+            "the table [rounds] needs the virtual clock: take it out, or run the scenario with"
+            " --clock virtual"
+        )
     if (count := len(parts_of(scenario, order.seed, order.crowds))) > _MOST_PROCESSES:
         raise InvalidInputError(
             f"the faults kill-agents and stall-agents split the fleet into {count} processes, more"

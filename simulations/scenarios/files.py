@@ -31,9 +31,9 @@ def load(name: str) -> Scenario:
     path = known.get(name) or Path(name)
     if name not in known and not name.endswith(_SUFFIX):
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
         raise InvalidInputError(
-            f"there is no scenario {name!r}: {hint}; a file of your own ends in {_SUFFIX}"
+            f"there is no scenario {name!r}: {hint} A file of your own ends in {_SUFFIX}"
         )
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,10 @@
 """Capacity: the queue behaves as queues do, and more speed serves more devices."""
 
 import pytest
+from click.testing import CliRunner
 
 from simulations.capacity import Costs, Demand, load, most_devices, scales
+from simulations.cli import main
 
 DEMAND = Demand(requests=30, tokens=300)
 COSTS = Costs(forward_s=0.01, token_s=0.0005, request_s=0.001)  # 6 ms a request beside the fixed
@@ -68,3 +70,12 @@ def test_fleets_take_whole_workers() -> None:
 
     assert [each.workers for each in found] == [1, 2, 10_000]
     assert found[0].megabits_per_s == pytest.approx(100 / 60 * 0.08)
+
+
+@pytest.mark.parametrize("option", ["--per-minute", "--p95", "--speed"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_figure_that_is_no_number_above_nothing_is_refused(option: str, value: str) -> None:
+    told = CliRunner().invoke(main, ["capacity", option, value])
+
+    assert told.exit_code == 2
+    assert f"{option} is {value}: give a number above 0" in told.output
