@@ -133,17 +133,14 @@ def train_adapter(
 ) -> None:
     """Train, or go on training, `adapter.pt`; the curve is `adapter.jsonl`."""
     optimizer = torch.optim.AdamW(run.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    budget, curve, step = Budget(minutes * 60), Curve(work / "adapter.jsonl"), 0
+    budget, curve = Budget(minutes * 60), Curve(work / "adapter.jsonl")
     path = work / "adapter.pt"
     if path.exists():
-        state = load_checkpoint(path)
-        load_weights(run.projection, state["projection"])
-        load_weights(run.feature, state["feature"])
-        if "optimizer" in state:  # a release has none
-            optimizer.load_state_dict(state["optimizer"])
-            step, budget.used_s = state["step"], state["used_s"]
+        step = _resume(path, run, optimizer, budget)
     else:
+        step = 0
         _choose_scale(run, examples, seed)
+    curve.rewind(step)
     budget.tick()
     saved_s = budget.used_s
     while budget.tick() < 1.0:
@@ -165,6 +162,18 @@ def train_adapter(
     }
     curve.append(step=step, s=budget.used_s, **progress["figures"])
     run.save(path, optimizer=optimizer.state_dict(), **progress)
+
+
+def _resume(path: Path, run: AdapterRun, optimizer: torch.optim.Optimizer, budget: Budget) -> int:
+    """Take both halves from a checkpoint or a release, and return the step they stand at."""
+    state = load_checkpoint(path)
+    load_weights(run.projection, state["projection"])
+    load_weights(run.feature, state["feature"])
+    if "optimizer" not in state:  # a release
+        return 0
+    optimizer.load_state_dict(state["optimizer"])
+    budget.used_s = state["used_s"]
+    return int(state["step"])
 
 
 @torch.no_grad()

@@ -48,6 +48,13 @@ class Curve:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def rewind(self, step: int) -> None:
+        """Drop what came after `step`, for a run that takes those steps again."""
+        if self._path.exists():
+            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if json.loads(line)["step"] <= step]
+            self._path.write_text("".join(kept), encoding="utf-8")
+
     def append(self, **values: float | int | str) -> None:
         """Write one line; floats keep five significant digits."""
         kept = {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in values.items()}

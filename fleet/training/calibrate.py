@@ -1,92 +1,111 @@
-"""Thresholds for a budget of cloud calls, and the figures of the pair on validation pictures."""
+"""Thresholds for a budget of cloud calls, and the figures of the pair on validation pictures.
+
+A threshold decides what is drawn, and what is drawn decides the scores that come next. So the
+threshold of a score is the quantile of that score along pictures that cloud and device drew
+together at the threshold before it, and the first ones are drawn with a coin.
+"""
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from fleet.decoding.uncertainty import perturbation
-from fleet.models.checkpoint import DeviceParts
-from fleet.models.interval_head import interval_law, scores
-from fleet.models.transformer import Transformer
-from fleet.prediction import SCORE_NAMES
 from fleet.training.budget import Bar
 from fleet.training.examples import Examples
 from fleet.training.metrics import compare, summarise
-from fleet.training.sampling import SamplingRule, draw_images
+from fleet.training.sampling import SamplingRule
+from fleet.training.together import CALIBRATED, Asks, Pair, Rule, Scores, draw_together
 
 CALL_BUDGET = 0.30
 PREFIX_SHARE = 0.06
 # The prefix is made by the cloud, so fewer of the other tokens may be asked about.
 CALL_SHARE = (CALL_BUDGET - PREFIX_SHARE) / (1 - PREFIX_SHARE)
-# What gets a threshold: the graph's scores, and the one that comes from its logits.
-CALIBRATED = (*SCORE_NAMES, "perturbation")
-GUIDANCES = (1.0, 2.0, 3.0)
-CAPTIONS = 200
+ROUNDS = 3
+CAPTIONS = 60
 VALIDATION_PICTURES = 244
+_AT_ONCE = 6  # captions, with a picture for each score
 
-
-@dataclass(frozen=True)
-class Pair:
-    """A cloud model, its device model, and the tokenizer's codes [V, d] of length one."""
-
-    cloud: Transformer
-    device: DeviceParts
-    codes: Tensor
+Floats = NDArray[np.float64]
 
 
 def calibrate(
     work: Path, pair: Pair, examples: Examples, sampling: SamplingRule, seed: int, bar: Bar
 ) -> None:
-    """Write `calibration.json` and `metrics.json`; the guidance of `sampling` is one of several."""
-    cloud, device, codes = pair.cloud, pair.device, pair.codes
-    half = CAPTIONS // 2
-    drawn = [examples.take(split, half).captions for split in ("train", "validation")]
-    thresholds = {}
-    guidances = sorted({*GUIDANCES, sampling.guidance})
-    for index, guidance in enumerate(guidances):
-        bar.show(index / (len(guidances) + 1), f"guidance {guidance:g}")
-        rule = replace(sampling, guidance=guidance)
-        seen = free_running_scores(device, codes, torch.cat(drawn), rule, seed)
-        quantiles = np.quantile(seen, 1 - CALL_SHARE, axis=0)
-        thresholds[f"{guidance:g}"] = dict(zip(CALIBRATED, map(float, quantiles), strict=True))
-    bar.show(len(guidances) / (len(guidances) + 1), "validation")
+    """Write `calibration.json` and `metrics.json` for one sampling."""
+    search = Search(pair, examples, sampling, seed, bar)
+    thresholds = search.run()
+    measured = search.share_at(thresholds)
     calibration = {
         "call_budget": CALL_BUDGET,
         "prefix_share": PREFIX_SHARE,
         "call_share": CALL_SHARE,
-        "captions": 2 * half,
+        "captions": CAPTIONS,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
-        "thresholds": thresholds,
+        "thresholds": {f"{sampling.guidance:g}": _named(thresholds)},
+        "measured_share": _named(measured),
     }
     _write(work / "calibration.json", calibration)
     batch = examples.take("validation", VALIDATION_PICTURES)
-    _write(work / "metrics.json", summarise(compare(cloud, device, codes, batch), CALL_SHARE))
+    compared = compare(pair.cloud, pair.device, pair.codes, batch)
+    _write(work / "metrics.json", summarise(compared, CALL_SHARE))
 
 
-def free_running_scores(
-    device: DeviceParts, codes: Tensor, captions: Tensor, rule: SamplingRule, seed: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Return the scores [N, 7] of the tokens after the prefix of pictures drawn by the device.
+class Search:
+    """The search for thresholds, and a look at what they do on pictures drawn afresh."""
 
-    They are in the order of `CALIBRATED`.
-    """
-    prefix = int(PREFIX_SHARE * device.transformer.config.n_token)
-    seen: list[Tensor] = []
+    def __init__(
+        self, pair: Pair, examples: Examples, sampling: SamplingRule, seed: int, bar: Bar
+    ) -> None:
+        self._pair = pair
+        self._rule = Rule(int(PREFIX_SHARE * pair.cloud.config.n_token), sampling)
+        halves = [examples.take(split, CAPTIONS // 2).captions for split in ("train", "validation")]
+        self._captions = torch.cat(halves)
+        self._seed = seed
+        self._bar = bar
+        self._drawings = 0
 
-    def watch(position: int, hidden: Tensor, logits: Tensor) -> None:
-        if position >= prefix:
-            said = scores(interval_law(logits, device.head.radius(hidden)), codes)
-            tempered = torch.from_numpy(perturbation(logits.numpy())[:, None])
-            seen.append(torch.cat([said.double(), tempered], dim=-1))
+    def run(self) -> Floats:
+        """Return the thresholds, in the order of `CALIBRATED`."""
+        coin = np.random.default_rng(self._seed)
+        seen, _ = self._draw(lambda own: coin.random(own.shape) < CALL_SHARE)
+        for _ in range(ROUNDS - 1):
+            seen, _ = self._draw(_asking_above(_quantiles(seen)))
+        return _quantiles(seen)
 
-    generator = torch.Generator().manual_seed(seed)
-    draw_images(device.transformer, captions, rule, generator, watch)
-    return torch.stack(seen).flatten(0, 1).numpy()
+    def share_at(self, thresholds: Floats) -> Floats:
+        """Return which share of the tokens after the prefix asks, by score as `run` does."""
+        _, asked = self._draw(_asking_above(thresholds))
+        share: Floats = asked.mean(axis=(0, 2))
+        return share
+
+    def _draw(self, asks: Asks) -> tuple[Scores, NDArray[np.bool_]]:
+        generator = torch.Generator().manual_seed(self._seed + self._drawings)
+        parts = []
+        for start in range(0, len(self._captions), _AT_ONCE):
+            part = self._captions[start : start + _AT_ONCE]
+            parts.append(draw_together(self._pair, part, self._rule, asks, generator))
+            done = self._drawings + (start + len(part)) / len(self._captions)
+            self._bar.show(done / (ROUNDS + 1), f"drawing {self._drawings + 1} of {ROUNDS + 1}")
+        self._drawings += 1
+        seen, asked = zip(*parts, strict=True)
+        return np.concatenate(seen), np.concatenate(asked)
+
+
+def _asking_above(thresholds: Floats) -> Asks:
+    return lambda own: own > thresholds
+
+
+def _quantiles(seen: Scores) -> Floats:
+    """Return for each score [B, S, T'] what the wanted share of its values lies above."""
+    found: Floats = np.quantile(seen, 1 - CALL_SHARE, axis=(0, 2))
+    return found
+
+
+def _named(values: Floats) -> dict[str, float]:
+    return dict(zip(CALIBRATED, map(float, values), strict=True))
 
 
 def _write(path: Path, content: object) -> None:

@@ -244,10 +244,13 @@ def _quality(work: Path) -> str:
         for score, row in metrics.items()
     ]
     scores = _table("| score | " + " | ".join(keys) + " |", rows)
-    found = calibration["thresholds"]
+    ((guidance, found),) = calibration["thresholds"].items()
+    budget, prefix = calibration["call_budget"], calibration["prefix_share"]
     rows = [
-        f"| {score} | " + " | ".join(f"{found[guidance][score]:.4f}" for guidance in found) + " |"
-        for score in next(iter(found.values()))
+        f"| {score} | {threshold:.4f} | {prefix + (1 - prefix) * share:.3f} |"
+        for (score, threshold), share in zip(
+            found.items(), calibration["measured_share"].values(), strict=True
+        )
     ]
-    head = "| threshold of | " + " | ".join(f"guidance {guidance}" for guidance in found) + " |"
+    head = f"| score | threshold at guidance {guidance} | calls, {budget:.2f} wanted |"
     return "\n\n".join((whole, scores, _table(head, rows)))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fleet.errors import InvalidInputError
 from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.training.average import WeightAverage
@@ -30,6 +31,7 @@ CHECK_EVERY_S = 480.0
 VALIDATION_PICTURES = 256
 # The schedule: the rate stays at its peak for this share of the time, then falls to zero.
 DECAY_FROM = 0.35
+_CHECKPOINT = "cloud.training.pt"
 
 
 @dataclass(frozen=True)
@@ -123,17 +125,21 @@ def train_cloud(
     """Train, or go on training, `cloud.training.pt`; `cloud.pt` holds the average.
 
     A run without a checkpoint starts from the weights of `cloud.start.pt` if there are any.
+
+    Raises:
+        InvalidInputError: `pace` asks for bfloat16 of a processor that has no arithmetic for it.
     """
+    if pace.half and not _computes_bfloat16():
+        raise InvalidInputError(
+            "this processor has no arithmetic for bfloat16 and would compute it in software,"
+            " a hundred times slower: leave --half out"
+        )
     torch.manual_seed(seed)
-    run = CloudRun.start(cloud_config(examples.n_word), minutes)
-    checkpoint, curve = work / "cloud.training.pt", Curve(work / "cloud.jsonl")
-    if checkpoint.exists():
-        run.load(checkpoint)
-    elif (work / CLOUD_START).exists():
-        load_weights(run.model, load_checkpoint(work / CLOUD_START)["model"])
-        run.average = WeightAverage(run.model.state_dict(), AVERAGE_DECAY)
+    run = _begin(work, cloud_config(examples.n_word), minutes)
+    checkpoint, curve = work / _CHECKPOINT, Curve(work / "cloud.jsonl")
     if pace.compiled:
         run.model.compile()
+    curve.rewind(run.step)
     run.budget.tick()
     saved_s = checked_s = run.budget.used_s
     while run.budget.tick() < 1.0:
@@ -149,6 +155,21 @@ def train_cloud(
             _publish(work, run, examples, curve)
     _publish(work, run, examples, curve)
     run.save(checkpoint)
+
+
+def _begin(work: Path, config: TransformerConfig, minutes: float) -> CloudRun:
+    run = CloudRun.start(config, minutes)
+    if (work / _CHECKPOINT).exists():
+        run.load(work / _CHECKPOINT)
+    elif (work / CLOUD_START).exists():
+        load_weights(run.model, load_checkpoint(work / CLOUD_START)["model"])
+        run.average = WeightAverage(run.model.state_dict(), AVERAGE_DECAY)
+    return run
+
+
+def _computes_bfloat16() -> bool:
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 def train_step(run: CloudRun, examples: Examples, seed: int, pace: Pace) -> float:

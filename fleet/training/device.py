@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fleet.errors import InvalidInputError
-from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from fleet.models.checkpoint import (
+    DeviceParts,
+    load_checkpoint,
+    load_device,
+    load_weights,
+    save_checkpoint,
+)
 from fleet.models.interval_head import IntervalHead, log_odds
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.training.average import WeightAverage
@@ -25,6 +31,7 @@ from fleet.training.losses import (
     total_variation,
 )
 from fleet.training.metrics import monitor
+from fleet.training.released import DEVICE_START
 from fleet.training.teacher import Teacher
 
 BATCH = 32
@@ -110,6 +117,16 @@ class DeviceRun:
         average = WeightAverage(model.state_dict(), AVERAGE_DECAY)
         return cls(model, (muon, adam), average, Budget(minutes * 60))
 
+    def begin_with(self, released: DeviceParts) -> None:
+        """Take the weights of a released device model in place of what the cloud gave.
+
+        Raises:
+            FleetError: It has other sizes than this recipe asks for.
+        """
+        load_weights(self.model.transformer, released.transformer.state_dict())
+        load_weights(self.model.head, released.head.state_dict())
+        self.average = WeightAverage(self.model.state_dict(), AVERAGE_DECAY)
+
     def save(self, path: Path) -> None:
         """Write the checkpoint that `load` goes on from."""
         payload: dict[str, Any] = {
@@ -147,13 +164,20 @@ def train_device(  # noqa: PLR0913 - a stage's own
     bar: Bar,
     recipe: Recipe = Recipe(),
 ) -> None:
-    """Train, or go on training, `device.training.pt`; `device.pt` holds the average."""
+    """Train, or go on training, `device.training.pt`; `device.pt` holds the average.
+
+    A run without a checkpoint starts from the weights of `device.start.pt` if there are any, else
+    from what a smaller model can take over from the cloud.
+    """
     torch.manual_seed(seed)
     teacher = Teacher(cloud, examples, recipe.disturbed)
     run = DeviceRun.start(cloud, minutes, recipe)
     checkpoint, curve = work / "device.training.pt", Curve(work / "device.jsonl")
     if checkpoint.exists():
         run.load(checkpoint)
+    elif (work / DEVICE_START).exists():
+        run.begin_with(load_device(work / DEVICE_START))
+    curve.rewind(run.step)
     run.budget.tick()
     saved_s = run.budget.used_s
     while run.budget.tick() < 1.0:

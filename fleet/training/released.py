@@ -16,7 +16,7 @@ from fleet.models.interval_feature import FeatureProjection
 from fleet.models.signing import read_file
 from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
-CLOUD_START = "cloud.start.pt"
+CLOUD_START, DEVICE_START = "cloud.start.pt", "device.start.pt"
 # What only training needs of a release lies in a folder of its own.
 TRAINING_FOLDER = "training"
 _WEIGHTS, _SIZES = "device.safetensors", "device.json"
@@ -38,8 +38,9 @@ def training_files(device: DeviceParts, projection: FeatureProjection) -> dict[s
 def unpack_release(family: Path, work: Path) -> None:
     """Write in `work` the checkpoints and the calibration of a released family.
 
-    The cloud stage begins with `cloud.start.pt` where it has no checkpoint of its own, and the
-    adapter stage with the released halves; the other stages read `cloud.pt` and `device.pt`.
+    The cloud stage begins with `cloud.start.pt` where it has no checkpoint of its own, the device
+    stage with `device.start.pt`, and the adapter stage with the released halves; the stages after
+    them read `cloud.pt` and `device.pt`.
 
     Raises:
         InvalidInputError: The data stage built another vocabulary than the release's.
@@ -59,7 +60,8 @@ def unpack_release(family: Path, work: Path) -> None:
     for name in (CLOUD_START, "cloud.pt"):
         save_checkpoint(work / name, payload)
     parts, sizes = _device(family / TRAINING_FOLDER)
-    save_checkpoint(work / "device.pt", {**sizes, "model": parts["model"], "head": parts["head"]})
+    for name in (DEVICE_START, "device.pt"):
+        save_checkpoint(work / name, {**sizes, "model": parts["model"], "head": parts["head"]})
     feature = cloud.interval_feature.state_dict()
     save_checkpoint(work / "adapter.pt", {"projection": parts["projection"], "feature": feature})
     calibration = _calibration(Bundle.open(family / DEVICE_FOLDER, family / PUBLIC_KEY))

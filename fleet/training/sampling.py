@@ -1,6 +1,5 @@
-"""Plain drawing of whole images from a model, for sheets and calibration."""
+"""Plain drawing of whole images from one model, for sheets and for training on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +7,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fleet.models.branches import Branches
 from fleet.models.conditions import Condition
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
-from fleet.models.transformer import Transformer, guide
-
-Watcher = Callable[[int, Tensor, Tensor], None]
+from fleet.models.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -24,54 +22,32 @@ class SamplingRule:
     top_k: int = 0  # 0 keeps all
 
 
-def joint_condition(model: Transformer, captions: Tensor) -> Condition:
-    """Return the condition of captions [B, C] followed by the one without them, 2B rows."""
-    withheld = torch.arange(2 * len(captions)) >= len(captions)
-    return model.condition(captions.repeat(2, 1), withheld)
-
-
 def draw_images(
     model: Transformer,
     captions: Tensor,  # [B, C]
     rule: SamplingRule,
     generator: torch.Generator,
-    watch: Watcher | None = None,
 ) -> Tensor:
-    """Draw token ids [B, T]; `watch` sees position, hidden states [B, D] and logits [B, V]."""
-    guided = rule.guidance > 1
-    condition = joint_condition(model, captions) if guided else model.condition(captions)
-    return draw_conditions(model, condition, rule, generator, watch)
+    """Draw token ids [B, T]."""
+    drawing = Branches.of_words(model.eval(), captions.numpy(), rule.guidance)
+    return _draw(drawing, rule, generator)
 
 
-@torch.no_grad()
 def draw_conditions(
-    model: Transformer,
-    condition: Condition,
-    rule: SamplingRule,
-    generator: torch.Generator,
-    watch: Watcher | None = None,
+    model: Transformer, condition: Condition, rule: SamplingRule, generator: torch.Generator
 ) -> Tensor:
     """Do what `draw_images` does for conditions: B rows, and with guidance B without caption."""
-    model.eval()
-    config, guided = model.config, rule.guidance > 1
-    rows, where = len(condition.start), condition.start.device
-    batch = rows // 2 if guided else rows
-    shape = (config.n_layer, 2, rows, config.n_head, config.n_token, config.head_dim)
-    past = torch.zeros(shape, dtype=condition.start.dtype, device=where)
-    tokens = torch.zeros(batch, config.n_token, dtype=torch.long, device=where)
-    hidden = condition.start
-    for position in range(config.n_token):
-        logits = model.output(hidden).float()
-        if guided:
-            logits = guide(logits[:batch], logits[batch:], rule.guidance)
-        if watch is not None:
-            watch(position, hidden[:batch], logits)
-        tokens[:, position] = sample(logits, rule, generator)
-        if position + 1 < config.n_token:
-            last = tokens[:, position : position + 1].repeat(rows // batch, 1)
-            spanned, new = model.span(last, past[:, :, :, :, :position], condition)
-            past[:, :, :, :, position : position + 1] = new
-            hidden = spanned[:, 0]
+    return _draw(Branches(model.eval(), condition, rule.guidance), rule, generator)
+
+
+def _draw(drawing: Branches, rule: SamplingRule, generator: torch.Generator) -> Tensor:
+    length = drawing.transformer.config.n_token
+    tokens = torch.zeros(drawing.count, length, dtype=torch.long)
+    for position in range(length):
+        logits = torch.from_numpy(drawing.logits()).to(generator.device)
+        tokens[:, position] = sample(logits, rule, generator).cpu()
+        if position + 1 < length:
+            drawing.push(tokens[:, position].numpy())
     return tokens
 
 

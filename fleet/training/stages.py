@@ -10,9 +10,10 @@ from fleet.models.checkpoint import load_device, load_tokenizer, load_transforme
 from fleet.prediction import ScoreName
 from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import Bar
-from fleet.training.calibrate import PREFIX_SHARE, Pair, calibrate
+from fleet.training.calibrate import PREFIX_SHARE, calibrate
 from fleet.training.examples import load_examples
 from fleet.training.sampling import SamplingRule
+from fleet.training.together import Pair
 
 
 def start_adapter(work: Path, score: ScoreName, sampling: SamplingRule) -> AdapterRun:

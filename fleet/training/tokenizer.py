@@ -71,6 +71,7 @@ def train_tokenizer(work: Path, pictures: Pictures, minutes: float, seed: int, b
     rows = pictures.rows("train")
     weight = pictures.weight[rows] / pictures.weight[rows].sum()
     curve, checked_s = Curve(work / "tokenizer.jsonl"), run.budget.used_s
+    curve.rewind(run.step)
     while run.budget.tick() < 1.0:
         chosen = rng.choice(rows, BATCH, p=weight)
         batch = _augment(to_unit(torch.from_numpy(pictures.pixels[chosen])), rng)

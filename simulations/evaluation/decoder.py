@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.models.branches import Branches, Tokens
 from fleet.prediction import SCORE_NAMES
-from simulations.evaluation.branches import Branches, Tokens
 from simulations.evaluation.family import Family
 from simulations.evaluation.methods import Method
 from simulations.evaluation.moment import LOCAL, PREFIX, Luck, Moment
@@ -48,8 +48,10 @@ class Decoder:
         self._family = family
         self._method = method
         needs_cloud = rule.uses_cloud or method.prefix > 0
-        self._cloud = Branches(family.cloud, words, guidance) if needs_cloud else None
-        self._device = Branches(family.device, words, guidance) if rule.uses_device else None
+        self._cloud = Branches.of_words(family.cloud, words, guidance) if needs_cloud else None
+        self._device = (
+            Branches.of_words(family.device, words, guidance) if rule.uses_device else None
+        )
         self._running = rule.begin(len(seeds))
         size, length = len(seeds), family.tokens
         self._luck = Luck(seeds, length, family.cloud.config.vocab_size)

@@ -11,9 +11,9 @@ from torch import Tensor
 from fleet.decoding.noise import Stream, coin, gumbel, uniform
 from fleet.decoding.sampling import draw, law, sharpen
 from fleet.decoding.uncertainty import perturbation, quantise_features, restore_features
+from fleet.models.branches import Branches, Logits, Tokens
 from fleet.models.interval_head import feature_scalars, interval_law, scores
 from fleet.prediction import FEATURE_SIZE, SCORE_NAMES, PolicyScore, ScoreName
-from simulations.evaluation.branches import Branches, Logits, Tokens
 from simulations.evaluation.family import Family
 from simulations.evaluation.sampling_rule import SamplingRule
 

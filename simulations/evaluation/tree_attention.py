@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.evaluation.branches import Branches, Logits
+from fleet.models.branches import Branches, Logits
 
 Indices = NDArray[np.int64]
 ROOT = -1  # the parent of a node that follows the settled tokens directly

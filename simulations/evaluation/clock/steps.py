@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from fleet.decoding.accept import verify_all
+from fleet.models.branches import Branches
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.onnx_model import DeviceModel
 from fleet.models.spans import Span
 from fleet.models.torch_model import CloudModel
-from simulations.evaluation.branches import Branches
 from simulations.evaluation.tree_attention import ROOT, Nodes
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -107,7 +107,7 @@ def span_seconds(cloud: CloudModel, length: int, rounds: int) -> float:
 def tree_seconds(cloud: CloudModel, rounds: int) -> float:
     """Seconds of a forward over a tree of 63 nodes of one guided picture, in fp32."""
     words = np.array([[0] * (cloud.caption_positions - 4) + [2, 3, 4, 5]])
-    branches = Branches(cloud.engine.transformer, words, 2.0)
+    branches = Branches.of_words(cloud.engine.transformer, words, 2.0)
     branches.position = min(_MIDDLE, cloud.tokens - 1)
     tokens = np.zeros((1, 63), np.int64)
     parents = ((np.arange(63) - 1) // 2)[None].clip(ROOT)

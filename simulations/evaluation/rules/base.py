@@ -6,8 +6,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.models.branches import Tokens
 from fleet.prediction import PolicyScore
-from simulations.evaluation.branches import Tokens
 from simulations.evaluation.moment import Moment
 
 Bar = tuple[PolicyScore, float]

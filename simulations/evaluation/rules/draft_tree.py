@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fleet.decoding.sampling import Sharpening, law, sharpen
-from simulations.evaluation.branches import Branches
+from fleet.models.branches import Branches
 from simulations.evaluation.tree_attention import ROOT, Nodes
 
 Indices = NDArray[np.int64]

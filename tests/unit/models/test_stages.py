@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from fleet.errors import InvalidInputError
+from fleet.models.branches import Branches
 from fleet.models.caption import CaptionVocabulary
 from fleet.models.checkpoint import DeviceParts
+from fleet.models.interval_head import interval_law, scores
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.prediction import SCORE_NAMES
 from fleet.training import calibrate as calibration
 from fleet.training import device as device_training
 from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import progress_bar
-from fleet.training.calibrate import CALIBRATED, Pair, calibrate
+from fleet.training.calibrate import CALL_SHARE, calibrate
 from fleet.training.device import DeviceModel, DeviceRun, Recipe
 from fleet.training.examples import VARIANTS, Batch, Examples
 from fleet.training.metrics import compare, summarise
@@ -25,6 +27,7 @@ from fleet.training.pictures import Pictures
 from fleet.training.sampling import SamplingRule, draw_images
 from fleet.training.stages import start_adapter
 from fleet.training.teacher import Teacher
+from fleet.training.together import CALIBRATED, Pair, Rule, draw_together
 
 CONFIG = TransformerConfig(n_layer=2, n_head=2, dim=16, ffn=24, vocab_size=11, grid=4, n_word=6)
 SMALL = TransformerConfig(n_layer=1, n_head=2, dim=8, ffn=12, vocab_size=11, grid=4, n_word=6)
@@ -146,17 +149,65 @@ def test_a_device_comes_nearer_to_its_teacher(
     assert figures[-1]["radius"] < figures[0]["radius"]
 
 
-def test_calibration_writes_a_threshold_for_every_score(
+def test_device_training_begins_with_a_released_device(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_training, "device_config", lambda _: SMALL)
+    released, run = (DeviceRun.start(pair.cloud, minutes=1.0) for _ in "ab")
+    random_weights(released.model)
+
+    run.begin_with(DeviceParts(released.model.transformer, released.model.head))
+
+    for name, weight in released.model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight), name
+        assert torch.equal(run.average.weights[name], weight), name
+
+
+def test_calibration_finds_the_thresholds_at_which_pictures_drawn_together_ask_as_wanted(
     pair: Pair, examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "GUIDANCES", (1.0,))
+    monkeypatch.setattr(calibration, "CAPTIONS", 24)
     with progress_bar("calibrate") as bar:
         calibrate(tmp_path, pair, examples, SamplingRule(2.0, 0.8), 1, bar)
 
     written = json.loads((tmp_path / "calibration.json").read_text())
-    assert set(written["thresholds"]) == {"1", "2"}
+    assert set(written["thresholds"]) == {"2"}
     assert tuple(written["thresholds"]["2"]) == CALIBRATED
+    # Another drawing than those the thresholds come from; tiny pictures vary a lot.
+    assert written["measured_share"]["spread"] == pytest.approx(CALL_SHARE, abs=0.12)
     assert "oracle_tv" in json.loads((tmp_path / "metrics.json").read_text())
+
+
+@torch.inference_mode()
+def test_pictures_drawn_together_are_the_clouds_where_all_tokens_ask(
+    pair: Pair, examples: Examples
+) -> None:
+    captions, sampling = examples.take("train", 2).captions, SamplingRule(2.0, temperature=0.0)
+    length = pair.cloud.config.n_token
+    alone = draw_images(pair.cloud, captions, sampling, torch.Generator().manual_seed(1))
+
+    def scores_of(tokens: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        device = Branches.of_words(pair.device.transformer, captions.numpy(), sampling.guidance)
+        said = []
+        for position in range(length):
+            law = interval_law(
+                torch.from_numpy(device.logits()), pair.device.head.radius(device.hidden)
+            )
+            said.append(scores(law, pair.codes).double().numpy())
+            if position + 1 < length:
+                device.push(tokens[:, position].numpy())
+        return np.stack(said, axis=-1)
+
+    drawn, asked = draw_together(
+        pair,
+        captions,
+        Rule(0, sampling),
+        lambda own: np.ones(own.shape, np.bool_),
+        torch.Generator().manual_seed(1),
+    )
+
+    assert asked.all()
+    np.testing.assert_allclose(drawn[:, :-1], scores_of(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_an_adapter_refuses_a_sampling_that_was_not_calibrated(tmp_path: Path) -> None:

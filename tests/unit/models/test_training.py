@@ -1,5 +1,6 @@
 """Training goes on after a stop as if it had not stopped, and a schedule ends at zero."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ from fleet.models.checkpoint import (
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.transformer import TransformerConfig
 from fleet.training import cloud
-from fleet.training.budget import Budget, learning_rate_factor
-from fleet.training.cloud import CloudRun, Pace, train_step
+from fleet.training.budget import Budget, Curve, learning_rate_factor, progress_bar
+from fleet.training.cloud import CloudRun, Pace, train_cloud, train_step
 from fleet.training.examples import VARIANTS, Examples
 from fleet.training.muon import orthogonalise
 from fleet.training.pictures import Pictures, split_of
@@ -113,3 +114,24 @@ def test_a_picture_has_one_token_for_every_sixteen_pixels() -> None:
     assert ids.shape == (2, 16)
     assert pictures.shape == (2, 3, 16, 16)
     assert pictures.abs().max() <= 1
+
+
+def test_a_run_that_takes_steps_again_has_them_once_in_its_curve(tmp_path: Path) -> None:
+    curve = Curve(tmp_path / "curve.jsonl")
+    for step in (10, 20, 30):
+        curve.append(step=step, loss=1.0)
+
+    curve.rewind(20)
+    curve.append(step=30, loss=2.0)
+
+    lines = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in lines] == [(10, 1.0), (20, 1.0), (30, 2.0)]
+
+
+def test_bfloat16_is_refused_where_it_would_be_computed_in_software(
+    examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+
+    with progress_bar("cloud") as bar, pytest.raises(InvalidInputError, match="leave --half out"):
+        train_cloud(tmp_path, examples, 1.0, 1, bar, Pace(half=True))

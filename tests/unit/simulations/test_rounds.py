@@ -6,8 +6,8 @@ import torch
 
 from fleet.decoding.residual import acceptance, correction
 from fleet.decoding.sampling import draw, guide, law, sharpen
+from fleet.models.branches import Branches
 from fleet.models.transformer import Transformer
-from simulations.evaluation.branches import Branches
 from simulations.evaluation.decoder import decode
 from simulations.evaluation.family import Family
 from simulations.evaluation.methods import Method
@@ -39,7 +39,7 @@ def path_logits(model: Transformer, words: np.ndarray, path: list[int], scale: f
 
 
 def started(model: Transformer, family: Family, tokens: list[list[int]]) -> Branches:
-    branches = Branches(model, family.words(["a b", "c"]), 1.5)
+    branches = Branches.of_words(model, family.words(["a b", "c"]), 1.5)
     for column in np.array(tokens).T:
         branches.push(column)
     return branches
@@ -176,7 +176,10 @@ def test_eagle_draws_what_a_forward_over_its_whole_tree_draws(family: Family) ->
 
     for row, caption in enumerate(["a b", "c"]):
         words, luck = family.words([caption]), Luck([seeds[row]], TOKENS, VOCAB)
-        cloud, device = Branches(family.cloud, words, 1.5), Branches(family.device, words, 1.5)
+        cloud, device = (
+            Branches.of_words(family.cloud, words, 1.5),
+            Branches.of_words(family.device, words, 1.5),
+        )
         tokens: list[int] = []
         while len(tokens) < TOKENS:
             new = _tree_round(cloud, device, luck)
@@ -216,7 +219,7 @@ def test_lossless_rules_have_the_clouds_law(family: Family, rule: Chain | Tree) 
     captions, seeds = ["a b"] * count, list(range(count))
     tokens = decode(short, Method("x", rule, sharp), captions, seeds).tokens[:, :2]
 
-    cloud = Branches(family.cloud, family.words(["a b"]), 1.0)
+    cloud = Branches.of_words(family.cloud, family.words(["a b"]), 1.0)
     first = law(sharpen(cloud.logits(), sharp))[0].astype(np.float64)
     expected = np.zeros((VOCAB, VOCAB))
     for code in np.flatnonzero(first):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.decoding.sampling import guide
+from fleet.models.conditions import Condition
 from fleet.models.transformer import Transformer
 
 Tokens = NDArray[np.int64]
@@ -27,23 +28,31 @@ class Branches:
         position: The position whose law `logits` gives.
     """
 
-    def __init__(self, transformer: Transformer, words: Tokens, guidance: float) -> None:
+    def __init__(self, transformer: Transformer, condition: Condition, guidance: float) -> None:
+        """Begin with conditions of 2B rows under guidance, those without captions last; else B."""
+        config, rows, where = transformer.config, len(condition.start), condition.start.device
         self.transformer = transformer
         self.guidance = guidance
-        self.count = len(words)
+        self.count = rows // 2 if guidance > 1 else rows
         self.position = 0
-        branches = 2 if guidance > 1 else 1
-        withheld = torch.arange(branches * self.count) >= self.count
+        shape = (config.n_layer, rows, config.n_head, 1 + config.n_token, config.head_dim)
         with torch.inference_mode():
-            condition = transformer.condition(torch.from_numpy(words).repeat(branches, 1), withheld)
-            config = transformer.config
-            rows = len(withheld)
-            shape = (config.n_layer, rows, config.n_head, 1 + config.n_token, config.head_dim)
-            self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
+            kind = condition.start.dtype
+            self.keys = torch.zeros(shape, dtype=kind, device=where)
+            self.values = torch.zeros_like(self.keys)
             self.values[:, :, :, 0] = condition.value
-            self.bias = torch.zeros(rows, 1, 1, 1 + config.n_token)
+            self.bias = torch.zeros(rows, 1, 1, 1 + config.n_token, dtype=kind, device=where)
             self.bias[:, 0, 0, 0] = condition.log_n
         self._hidden = condition.start  # [rows, D]
+
+    @classmethod
+    @torch.inference_mode()
+    def of_words(cls, transformer: Transformer, words: Tokens, guidance: float) -> "Branches":
+        """Begin with captions as word ids [B, C], padded on the left."""
+        branches = 2 if guidance > 1 else 1
+        withheld = torch.arange(branches * len(words)) >= len(words)
+        ids = torch.from_numpy(words).repeat(branches, 1)
+        return cls(transformer, transformer.condition(ids, withheld), guidance)
 
     @property
     def branches(self) -> int:
@@ -62,7 +71,7 @@ class Branches:
 
     def guided(self, both: Tensor) -> Logits:
         """Guided logits [b, ..., V] of logits [branches * b, ..., V]."""
-        values: Logits = both.float().numpy()
+        values: Logits = both.float().cpu().numpy()
         half = len(values) // self.branches
         guided: Logits = guide(values[:half], values[-half:], self.guidance)
         return guided
@@ -71,7 +80,7 @@ class Branches:
     def push(self, tokens: Tokens, added: Tensor | None = None) -> None:
         """Go on by one token a picture [B], with `added` [B, D] on its embedding."""
         model, cell = self.transformer, self.position + 1
-        ids = torch.from_numpy(tokens).repeat(self.branches)[:, None]
+        ids = torch.from_numpy(tokens).to(self._hidden.device).repeat(self.branches)[:, None]
         more = None if added is None else added.repeat(self.branches, 1)[:, None]
         x = model.embed(ids, more)
         rotation = model.rotation[model.config.caption_length + self.position][None]
