@@ -222,9 +222,7 @@ def _cloud(work: Path) -> str:
         f"{checks[-1]['validation']:g} at step {checks[-1]['step']}; mean training CE of the "
         f"last {len(losses)} logged batches {sum(losses) / len(losses):.2f}. "
         f"CE on {VALIDATION_PICTURES} training pictures as they are: "
-        f"last average {_known_loss(work, 'cloud.pt'):.3f}, "
-        f"best {_known_loss(work, 'cloud.best.pt'):.3f}; "
-        f"last average, with another picture's caption: "
+        f"{_known_loss(work, 'cloud.pt'):.3f}; with another picture's caption: "
         f"{_known_loss(work, 'cloud.pt', astray=True):.3f}."
     )
 

@@ -44,7 +44,7 @@ from fleet.models.torch_model import (
 from fleet.models.transformer import Transformer
 from fleet.prediction import ScoreName
 from fleet.protocol.messages import Sampling
-from fleet.training.released import TRAINING_FOLDER, training_files
+from fleet.training.released import TRAINING_FOLDER, curve_files, training_files
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,10 @@ def export_family(work: Path, output: Path, private_key: Path, release: Release)
     manifest = write_bundle(output / DEVICE_FOLDER, fields, _device_files(family), private_key)
     folders = {
         CLOUD_FOLDER: cloud_files,
-        TRAINING_FOLDER: training_files(family.device, family.projection),
+        TRAINING_FOLDER: {
+            **training_files(family.device, family.projection),
+            **curve_files(work),
+        },
     }
     try:
         for folder, files in folders.items():

@@ -19,6 +19,8 @@ from fleet.models.torch_model import CloudModel, load_image_tokenizer
 CLOUD_START, DEVICE_START = "cloud.start.pt", "device.start.pt"
 # What only training needs of a release lies in a folder of its own.
 TRAINING_FOLDER = "training"
+# Each has a curve in the work folder; a stage that is run anew begins a new one.
+STAGES = ("tokenizer", "cloud", "device", "adapter")
 _WEIGHTS, _SIZES = "device.safetensors", "device.json"
 _PARTS = ("model", "head", "projection")
 
@@ -35,8 +37,14 @@ def training_files(device: DeviceParts, projection: FeatureProjection) -> dict[s
     return {_WEIGHTS: save(weights), _SIZES: (json.dumps(sizes, indent=1) + "\n").encode()}
 
 
+def curve_files(work: Path) -> dict[str, bytes]:
+    """Return the curves of the stages that were run in `work`, or unpacked there."""
+    files = {name: work / name for name in map("{}.jsonl".format, STAGES)}
+    return {name: path.read_bytes() for name, path in files.items() if path.exists()}
+
+
 def unpack_release(family: Path, work: Path) -> None:
-    """Write in `work` the checkpoints and the calibration of a released family.
+    """Write in `work` the checkpoints, curves and calibration of a released family.
 
     The cloud stage begins with `cloud.start.pt` where it has no checkpoint of its own, the device
     stage with `device.start.pt`, and the adapter stage with the released halves; the stages after
@@ -64,6 +72,8 @@ def unpack_release(family: Path, work: Path) -> None:
         save_checkpoint(work / name, {**sizes, "model": parts["model"], "head": parts["head"]})
     feature = cloud.interval_feature.state_dict()
     save_checkpoint(work / "adapter.pt", {"projection": parts["projection"], "feature": feature})
+    for name, content in curve_files(family / TRAINING_FOLDER).items():
+        (work / name).write_bytes(content)
     calibration = _calibration(Bundle.open(family / DEVICE_FOLDER, family / PUBLIC_KEY))
     (work / "calibration.json").write_text(json.dumps(calibration, indent=2) + "\n", "utf-8")
 

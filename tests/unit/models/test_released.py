@@ -14,11 +14,14 @@ from fleet.training.export_bundle import Family, Release, export_family
 from fleet.training.released import CLOUD_START, unpack_release
 from tests.unit.models.tiny_family import write_work
 
+CURVE = '{"step": 10, "s": 9.5, "loss": 1.5}\n'
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("work")
     write_work(work)
+    (work / "cloud.jsonl").write_text(CURVE)
     generate_key(work / "signing.key", work / "signing.pub")
     export_family(work, work / "out", work / "signing.key", Release("tiny", 2.0, "spread"))
     return work
@@ -51,6 +54,11 @@ def test_the_parts_of_a_release_are_those_that_were_trained(trained: Path, unpac
     share = after.calibration["prefix_share"]
     assert int(share * 25) == int(before.calibration["prefix_share"] * 25)
     assert {**after.calibration, "prefix_share": 0} == {**before.calibration, "prefix_share": 0}
+
+
+def test_curves_go_with_a_release(unpacked: Path) -> None:
+    assert (unpacked / "cloud.jsonl").read_text() == CURVE
+    assert not (unpacked / "device.jsonl").exists()
 
 
 def test_cloud_training_goes_on_from_a_release(unpacked: Path) -> None:
