@@ -294,13 +294,18 @@ def world(devices: str, seconds: float) -> None:
 @bench.command()
 @click.option("--devices", default=4, show_default=True, type=click.IntRange(1, 64))
 @click.option("--seconds", default=30.0, show_default=True, help="Of pictures, on both clocks.")
+@click.option("--programs", is_flag=True, help="Real models, broker and programs; no stand-ins.")
 @command_errors
-def clocks(devices: int, seconds: float) -> None:
-    """The virtual clock next to this machine's own, on one scenario."""
-    from simulations.bench_clocks import bench as measure
+def clocks(devices: int, seconds: float, programs: bool) -> None:
+    """The virtual clock next to this machine's own, on one scenario, and whether they agree."""
+    from simulations import bench_clocks
     from simulations.profile import load_profile
 
-    figures(measure(load_profile(), devices=devices, seconds=seconds))
+    if programs:
+        found = bench_clocks.bench_programs(devices=devices, seconds=seconds)
+    else:
+        found = bench_clocks.bench(load_profile(), devices=devices, seconds=seconds)
+    figures(found)
 
 
 @bench.command("all")

@@ -138,6 +138,7 @@ def _attend(
         ear.listen()
         if now() >= tick_at:
             tick_at = now() + order.tick_s
+            ear.tally.at_s = now()  # also where nothing happens
             on_tick(ear.tally)
         time.sleep(_POLL_S)
     ear.listen()

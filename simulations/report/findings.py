@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from simulations.history.checker import Violation
+from simulations.history.checker import LAWS, Violation
 from simulations.history.events import Event
 from simulations.history.tally import ENDS, Tally
 from simulations.scenarios.population import Resident, struck
 from simulations.scenarios.scenario import Scenario
+
+_SECONDS = {"virtual": "seconds simulated / taken", "real": "seconds / with start and end"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,20 @@ def _whole(found: Findings) -> Table:
     rows = (
         ("devices, workers", f"{len(found.fleet)}, {found.scenario.hub.workers}"),
         ("pictures asked for", f"{tally.events['asked']}: {ends}" if ends else "0"),
-        ("pictures/s", f"{tally.made / found.scenario.seconds:.2f}"),
+        ("pictures/s, until the last one", f"{_rate(found):.2f}"),
         ("seconds of a picture, p50 / p95 / p99", _quantiles(tally, 0.5, 0.95, 0.99)),
         ("cloud share (forwards / tokens)", _share("forwards", tally)),
         ("local share", _share("local", tally)),
         ("finished without the cloud", str(tally.made - tally.fallbacks[""])),
-        ("seconds simulated / taken", f"{tally.at_s:.0f} / {found.real_s:.1f}"),
+        (_SECONDS[found.clock], f"{tally.at_s:.0f} / {found.real_s:.0f}"),
     )
     return Table("The run", ("", found.scenario.name), rows)
+
+
+def _rate(found: Findings) -> float:
+    """Over the time in which they were asked for, or longer where they took longer."""
+    ends = max([found.scenario.seconds, *found.tally.made_at])
+    return found.tally.made / ends
 
 
 def _split(title: str, groups: dict[str, Tally]) -> Table:
@@ -167,7 +175,7 @@ def _changes(found: Findings) -> Iterator[Table]:
 
 def _laws(found: Findings) -> Table:
     rows = tuple((each.law, each.where) for each in found.violations)
-    return Table("Broken laws", ("", "where"), rows or (("none", ""),))
+    return Table("Broken laws", ("", "where"), rows or ((f"none of {len(LAWS)}", ""),))
 
 
 def _quantiles(tally: Tally, *shares: float) -> str:

@@ -22,9 +22,10 @@ td:first-child, th:first-child { text-align: left } th { border-bottom: 1px soli
 svg { max-width: 100%; height: auto } code { background: #f2f2f2; padding: .1rem .3rem }
 .broken td { color: #a02020; text-align: left }
 """
-_BESIDE = """<p>Beside this page: <code>events.jsonl</code>, every event; <code>log.jsonl</code>,
-warnings of agents and hub; <code>hub.db</code>, what the hub stored, for <code>cloud_hub
+_BESIDE = """<p>Beside this page: <code>events.jsonl</code>, every event; <code>{logs}</code>,
+what agents and hub logged; <code>hub.db</code>, what the hub stored, for <code>cloud_hub
 query</code>.</p>"""
+_LOGS = {"virtual": "log.jsonl", "real": "logs/"}
 
 
 def write_report(out: Path, found: Findings) -> str:
@@ -70,7 +71,7 @@ def page(found: Findings, said: Sequence[Table]) -> str:
         "<h2>How long a picture takes</h2>",
         by_network(found),
         *(_html(table) for table in rest),
-        _BESIDE,
+        _BESIDE.format(logs=_LOGS[found.clock]),
     ]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'

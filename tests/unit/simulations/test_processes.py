@@ -2,8 +2,9 @@
 
 import signal
 import socket
+import sqlite3
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,43 @@ def test_files_of_a_program_grow_no_more_until_they_may(
         assert out.stat().st_size == size
         running.limit_files(None)
         running.wait_for("write on", lambda: out.stat().st_size > size, soon())
+
+
+STORES = (
+    "import os, time\n"
+    "from cloud_hub.store.database import Database\n"
+    "from fleet.errors import StoreError\n"
+    "with Database('sqlite:///hub.db') as database:\n"
+    "    with database.write() as rows: rows.exec_driver_sql('CREATE TABLE row (number)')\n"
+    "    os.mkdir('made')\n"
+    "    while not os.path.exists('enough'):\n"
+    "        try:\n"
+    "            with database.write() as rows:\n"
+    "                rows.exec_driver_sql('INSERT INTO row VALUES (1)')\n"
+    "        except StoreError as error:\n"
+    "            os.makedirs(str(error).replace('/', '_').replace(':', ''), exist_ok=True)\n"
+    "        time.sleep(0.01)"
+)
+
+
+def test_a_database_without_room_refuses_and_then_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def rows() -> int:
+        with closing(sqlite3.connect("hub.db")) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM row").fetchone()
+            return int(count)
+
+    with start(tmp_path, STORES) as running:
+        running.wait_for("begin", lambda: Path("made").exists(), soon())
+        running.limit_files(1)
+        running.wait_for("be refused", lambda: any(tmp_path.glob("*disk*")), soon())
+        there = rows()
+        running.limit_files(None)
+        running.wait_for("store on", lambda: rows() > there, soon())
+        Path("enough").mkdir()
+        running.process.wait(15)
+
+    assert rows() > there
