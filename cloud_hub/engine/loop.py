@@ -96,9 +96,13 @@ class Engine:
         """Waits for a request, or until a node's pause is over."""
         self._collector.expire()
         self.is_idle = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._scheduler.pause_s):
-                await self._wake.wait()
+        pause_s = self._scheduler.pause_s
+        if pause_s is None:
+            await self._wake.wait()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
         self.is_idle = False
 
     async def _plan(self, batch: Sequence[Job[Task]]) -> list[Step]:

@@ -86,8 +86,9 @@ class CallCounters:
 
 @dataclass(slots=True)
 class _Pending:
-    answer: "asyncio.Future[Answer]"
     begun: float
+    turn: "asyncio.Future[None]"  # ends with the answer, or when it is time to ask again
+    answer: Answer | None = None
     attempts: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -123,7 +124,7 @@ class Calls:
         """
         payload = encode(request)
         loop = asyncio.get_running_loop()
-        pending = _Pending(loop.create_future(), loop.time())
+        pending = _Pending(loop.time(), loop.create_future())
         self._pending[request.request_id] = pending
         try:
             async with asyncio.timeout(deadline_s):
@@ -144,7 +145,7 @@ class Calls:
     async def _send_until_answered(
         self, topic: str, payload: bytes, pending: _Pending, retry_after_s: float
     ) -> Answer:
-        wait_s = retry_after_s
+        loop, wait_s = asyncio.get_running_loop(), retry_after_s
         while True:
             try:
                 await self._transport.publish(topic, payload, qos=0)
@@ -153,9 +154,14 @@ class Calls:
                 await asyncio.sleep(REFUSED_PAUSE_S)
                 continue
             self._count_attempt(pending, len(payload))
-            await asyncio.wait([pending.answer], timeout=wait_s)
-            if pending.answer.done():
-                return pending.answer.result()
+            timer = loop.call_later(wait_s, _end, pending.turn)
+            try:
+                await pending.turn
+            finally:
+                timer.cancel()
+            if pending.answer is not None:
+                return pending.answer
+            pending.turn = loop.create_future()
             wait_s = min(2 * wait_s, max(retry_after_s, LONGEST_RETRY_S))
 
     def _count_attempt(self, pending: _Pending, size: int) -> None:
@@ -195,11 +201,12 @@ class Calls:
 
     def _answer(self, answer: Answer, size: int) -> None:
         pending = self._pending.get(answer.request_id)
-        if pending is None or pending.answer.done():
+        if pending is None or pending.answer is not None:
             self.counters.late += 1
             return
         pending.bytes_down += size
-        pending.answer.set_result(answer)
+        pending.answer = answer
+        _end(pending.turn)
 
     async def __aenter__(self) -> Self:
         inbox = await self._stack.enter_async_context(
@@ -216,6 +223,11 @@ class Calls:
         trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+
+
+def _end(turn: "asyncio.Future[None]") -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 async def _stop(task: "asyncio.Task[None]") -> None:

@@ -5,7 +5,6 @@ instead, and the client's receive maximum holds the broker back; once their link
 acknowledgement can reach the broker any more and they may be dropped like the others.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from fleet.errors import TransportError
 from fleet.transport.base import Acknowledge, Inbound, QoS
+from fleet.transport.bell import Bell
 
 _SHARE = "$share/"
 _TOPICS_KEPT = 1 << 12  # of one client, whose takers are known
@@ -78,7 +78,7 @@ class Subscription(AsyncIterator[Inbound]):
         self._limit = limit
         self._on_drop = on_drop
         self._waiting: deque[_Waiting] = deque()
-        self._arrived = asyncio.Event()
+        self._arrived = Bell()
         self._is_open = True
 
     def takes(self, topic: str, selected: Collection[str] | None) -> bool:
@@ -104,7 +104,7 @@ class Subscription(AsyncIterator[Inbound]):
             self._on_drop()
             return
         self._waiting.append(_Waiting(inbound, is_droppable=inbound.qos == 0))
-        self._arrived.set()
+        self._arrived.ring()
 
     def _make_room(self) -> bool:
         for position, waiting in enumerate(self._waiting):
@@ -122,13 +122,12 @@ class Subscription(AsyncIterator[Inbound]):
     def close(self) -> None:
         """Ends the iteration after what waits."""
         self._is_open = False
-        self._arrived.set()
+        self._arrived.ring()
 
     async def __anext__(self) -> Inbound:
         while not self._waiting:
             if not self._is_open:
                 raise StopAsyncIteration
-            self._arrived.clear()
             await self._arrived.wait()
         return self._waiting.popleft().inbound
 

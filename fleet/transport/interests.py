@@ -1,6 +1,6 @@
 """Who wants which topic: one payload costs as much with a thousand clients as with ten."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from fleet.transport.fanout import matches, share_group
@@ -43,11 +43,9 @@ class Interests(Generic[T]):
         """Whose filter this is, in the order in which they came."""
         return list(self._plain.get(pattern) or self._wild.get(pattern) or ())
 
-    def filters_of(self, topic: str) -> Iterator[str]:
+    def filters_of(self, topic: str) -> list[str]:
         """The filters that select a topic."""
-        if topic in self._plain:
-            yield topic
-        yield from self._wild_of(topic)
+        return ([topic] if topic in self._plain else []) + self._wild_of(topic)
 
     def _wild_of(self, topic: str) -> list[str]:
         found = self._selecting.get(topic)

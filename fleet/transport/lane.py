@@ -8,6 +8,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from fleet.transport.base import QoS
+from fleet.transport.bell import Bell
 
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ class Lane(Generic[T]):
     def __init__(self, hand_over: Callable[[T], Awaitable[None]]) -> None:
         self._hand_over = hand_over
         self._items: deque[tuple[float, T]] = deque()  # the first is the one that is next
-        self._has_items = asyncio.Event()
-        self._has_room = asyncio.Event()
+        self._has_items = Bell()
+        self._has_room = asyncio.Event()  # many may wait for it
 
     async def put(self, arrival: float, item: T) -> None:
         """Puts an item on its way, when there is room."""
@@ -54,14 +55,13 @@ class Lane(Generic[T]):
             self._has_room.clear()
             await self._has_room.wait()
         self._items.append((arrival, item))
-        self._has_items.set()
+        self._has_items.ring()
 
     async def run(self) -> None:
         """Runs for the lane's life."""
         loop = asyncio.get_running_loop()
         while True:
             while not self._items:
-                self._has_items.clear()
                 await self._has_items.wait()
             arrival, item = self._items[0]
             await asyncio.sleep(arrival - loop.time())

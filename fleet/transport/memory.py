@@ -157,7 +157,7 @@ class MemoryBroker:
             self._retained[payload.topic] = payload
         elif retain:
             self._retained.pop(payload.topic, None)
-        for pattern in list(self._interests.filters_of(payload.topic)):
+        for pattern in self._interests.filters_of(payload.topic):
             if share_group(pattern) is not None:
                 self._send_shared(pattern, payload)
                 continue
