@@ -109,9 +109,20 @@ def score_of(prediction: Prediction, policy: Policy, seed: int) -> float:
 
 
 def decide(policy: Policy, score: float, position: int, track: Track = START) -> Decision:
-    """Whether the draft stands; see `asks`."""
-    asked = bool(asks(policy, np.float64(score), position, track))
-    return Decision.VERIFY if asked else Decision.ACCEPT
+    """Whether the draft stands: what `asks` says of one score, in plain numbers.
+
+    A device decides at every token, and there an array of one takes longer than the question.
+    """
+    if policy.threshold == math.inf:
+        asked = False
+    else:
+        limit = policy.threshold
+        if policy.call_share:
+            limit *= float(np.exp(track.shift))
+        asked = not (math.isfinite(score) and score <= limit)
+    is_capped = policy.max_run > 0 and bool(track.run >= policy.max_run)
+    begins_row = policy.row_length > 0 and position % policy.row_length == 0
+    return Decision.VERIFY if asked or is_capped or begins_row else Decision.ACCEPT
 
 
 def asks(
@@ -140,6 +151,8 @@ def follow(policy: Policy, track: Track, asked: bool | NDArray[np.bool_]) -> Tra
     log τ moves by 0.05 (1[asked] - call share), and stays within 1 of where it began.
     """
     shift = track.shift
+    if isinstance(asked, bool) and not policy.call_share:
+        return Track(shift, track.run + 1 if policy.max_run and not asked else 0)
     if policy.call_share:
         moved = shift + TRACKING_RATE * (np.asarray(asked, np.float64) - policy.call_share)
         shift = np.clip(moved, -MAX_SHIFT, MAX_SHIFT)

@@ -40,8 +40,8 @@ class DeviceState:
         cache: [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim].
         noise: [T, V], the shared Gumbel noise of the picture's seed.
         filled: How many cells hold the rows of the picture's tokens.
-        inputs: The step graph's inputs that stay the same for the whole picture, and views of
-            `cache`: keys and values of each layer.
+        inputs: Of the step graph: what stays the same for the whole picture, views of `cache`
+            (keys and values of each layer), and arrays that each step writes its own numbers into.
         extras: What the step graph is asked for beyond what every picture needs.
     """
 
@@ -119,6 +119,9 @@ class DeviceModel:
                 "score": np.array([max(score, 0)], np.int64),
                 # A score from outside the graph has no margin there.
                 "threshold": np.array([policy.threshold if score >= 0 else np.inf], np.float32),
+                # Each step writes its own into these.
+                "token": np.zeros(1, np.int64),
+                "position": np.zeros(1, np.int64),
             },
             extras=extras,
         )
@@ -129,11 +132,11 @@ class DeviceModel:
 
     def bare_step(self, state: DeviceState) -> Callable[[int], None]:
         """Return a function that only runs the graph at a position: what a step costs at least."""
-        inputs = {**state.inputs, "token": np.ones(1, np.int64), "noise": state.noise[0]}
+        inputs = {**state.inputs, "noise": state.noise[0]}
         outputs = [*_STEP_OUTPUTS, *state.extras]
 
         def run(position: int) -> None:
-            inputs["position"] = np.array([position], np.int64)
+            inputs["position"][0] = position
             self._step.run(outputs, inputs)
 
         return run
@@ -157,18 +160,17 @@ class DeviceModel:
                 f"position {position} cannot follow {state.filled} tokens of"
                 f" {self.manifest.tokens}: step through all positions before it"
             )
-        inputs = {
-            **state.inputs,
-            "token": np.array([token], np.int64),
-            "position": np.array([position], np.int64),
-            "noise": state.noise[position],
-        }
+        inputs = state.inputs
+        inputs["token"][0], inputs["position"][0] = token, position
+        inputs["noise"] = state.noise[position]
         rows, drawn, scores, feature, hidden, *more = self._step.run(
             [*_STEP_OUTPUTS, *state.extras], inputs
         )
         if position > 0:
             state.cache[..., position - 1, :] = rows
         state.filled = position
+        if not more:
+            return Prediction(position, int(drawn[0]), scores, feature, hidden)
         extras = dict(zip(state.extras, more, strict=True))
         return Prediction(position, int(drawn[0]), scores, feature, hidden, **extras)
 
