@@ -98,6 +98,8 @@ class Shelf:
 
     def next_waiting(self) -> Shelved | None:
         """The oldest picture that waits for the cloud."""
+        if not self._all:
+            return None
         self._tidy()
         return next((each for each in self._all.values() if each.state == "waiting"), None)
 

@@ -38,6 +38,7 @@ VOCABULARY = CaptionVocabulary(("<pad>", "<unk>", *CAPTION.split()))
 SLOTS = 4
 
 _HASHED = 8  # tokens
+_WORDS = 1 << 32  # that a hash may be
 _NEVER = -1e4  # a logit that no noise overcomes
 _HALVES = np.where(np.arange(VOCAB) % 2 == np.arange(2)[:, None], 0, _NEVER).astype(np.float32)
 _NO_FEATURE = np.zeros(FEATURE_SIZE, np.float32)
@@ -69,11 +70,11 @@ class Pair:
 
     def agrees(self, word: int) -> bool:
         """Whether the device draws what the cloud draws, after tokens of that `_word`."""
-        return _share(1, word) < self.acceptance
+        return _mixed(1, word) < self.acceptance * _WORDS
 
     def trust(self, word: int) -> float:
         """How far the device trusts its draw there: below `uncertain` it does not."""
-        return _share(2, word)
+        return _mixed(2, word) / _WORDS
 
 
 def prefix_of(grid: int) -> int:
@@ -161,15 +162,14 @@ class StandInDrafter:
         """See `Drafter.step`."""
         time.sleep(self.pair.step_s)
         self.tokens[max(position - 1, 0) :] = bytes((previous,)) if position else b""
-        word, policy = _word(self.tokens), self.policy
-        trust = self.pair.trust(word)
-        unsure = trust < self.pair.uncertain
+        pair, policy, word = self.pair, self.policy, _word(self.tokens)
+        trust = pair.trust(word)
         token = self.draws[_half(word)][position]
         return Draft(
-            token=token if self.pair.agrees(word) else (token + 1) % VOCAB,
-            score=1 - trust,
-            uncertain=policy == "verify_all" or (unsure and policy != "device_only"),
-            feature=_NO_FEATURE,
+            token if pair.agrees(word) else (token + 1) % VOCAB,
+            1 - trust,
+            policy == "verify_all" or (trust < pair.uncertain and policy != "device_only"),
+            _NO_FEATURE,
         )
 
 
@@ -270,10 +270,6 @@ def _word(tokens: bytearray) -> int:
 def _half(word: int) -> int:
     """From which half of the codes both models draw next."""
     return _mixed(0, word) & 1
-
-
-def _share(what: int, word: int) -> float:
-    return _mixed(what, word) / (1 << 32)
 
 
 def _mixed(what: int, word: int) -> int:

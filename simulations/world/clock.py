@@ -66,6 +66,8 @@ class _Call(asyncio.TimerHandle):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """See the module. What is due at one moment happens in the order in which it was asked for."""
 
+    _stopping: bool  # asyncio's own
+
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
@@ -111,9 +113,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """See `asyncio.loop.call_at`."""
-        call = _Call(callback, args, self, context, when)
-        self._set += 1
-        heappush(self._timers, (when, self._set, call))
+        if when <= self._now:
+            call = _Call(callback, args, self, context)
+            self._soon.append(call)
+        else:
+            call = _Call(callback, args, self, context, when)
+            self._set += 1
+            heappush(self._timers, (when, self._set, call))
         return call
 
     @property
@@ -163,17 +169,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not self._soon and (not self._timers or self._timers[0][0] > until):
             self._now = until  # nothing can happen meanwhile
             return
-        self.call_at(until, thread.switch, context=self._plain)
+        self._set += 1
+        call = _Call(thread.switch, (), self, self._plain, until)
+        heappush(self._timers, (until, self._set, call))
         thread.parent.switch()
 
     def _run_once(self) -> None:
-        """One round: all that was due when it began."""
-        if not self._soon:
+        """All that is due at one moment, in the order in which it was asked for."""
+        soon = self._soon
+        if not soon:
             self._jump()
-        soon, timers = self._soon, self._timers
-        while timers and timers[0][0] <= self._now:
-            soon.append(heappop(timers)[2])
-        for _ in range(len(soon)):
+        while soon and not self._stopping:
             call = soon.popleft()
             if call._cancelled:
                 continue
@@ -187,7 +193,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 )
 
     def _jump(self) -> None:
-        """Moves the clock to the next timer.
+        """Moves the clock to the next timer, and what is due then to what comes soon.
 
         Raises:
             DeadlockError: There is none.
@@ -197,8 +203,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             heappop(timers)
         if not timers:
             raise DeadlockError("all tasks wait, and no timer is set")
-        if timers[0][0] > self._now:
-            self._now = timers[0][0]
+        self._now = now = timers[0][0]
+        while timers and timers[0][0] == now:
+            self._soon.append(heappop(timers)[2])
 
 
 def _nothing() -> None:
