@@ -188,7 +188,9 @@ class Picture:
 
     def draft(self, draft: Draft) -> None:
         """Appends one token of the device."""
-        position, mark = self.length, self._mark(draft)
+        position, mark = self.length, LOCAL
+        if draft.uncertain:
+            mark = UNVERIFIED if self.alone else PENDING
         self.at.put(position, draft, mark)
         if draft.law is not None:
             self._laws[position] = draft.law
@@ -272,11 +274,6 @@ class Picture:
         positions = self.sent + np.flatnonzero(uncertain)
         known = (self._laws.get(position) for position in positions.tolist())
         return tuple(law for law in known if law is not None)
-
-    def _mark(self, draft: Draft) -> int:
-        if not draft.uncertain:
-            return LOCAL
-        return UNVERIFIED if self.alone else PENDING
 
     def _settle(self, backlog: Backlog, verdict: Verdict) -> None:
         self._learn(backlog, verdict)

@@ -94,7 +94,8 @@ class Positions:
         """Takes a draft and how it stands."""
         self._tokens[position] = draft.token
         self._marks[position] = mark
-        self.fill(position, draft)
+        self._scores[position] = draft.score
+        self.features[position] = draft.feature
 
     def fill(self, position: int, draft: Draft) -> None:
         """Takes what the device says of a position, whose token is another's."""

@@ -64,7 +64,7 @@ class Session:
         self._draining = False
         self._failures = 0
         self._hold_until = 0.0
-        self._loop = asyncio.get_running_loop()
+        self._now = asyncio.get_running_loop().time
         self._started = self._heard = self._now()
 
     async def __aenter__(self) -> Self:
@@ -305,6 +305,3 @@ class Session:
 
     def _time_left(self) -> float:
         return max(0.1, self._started + self._plan.deadline_s - self._now())
-
-    def _now(self) -> float:
-        return self._loop.time()

@@ -39,6 +39,7 @@ SLOTS = 4
 
 _HASHED = 8  # tokens
 _WORDS = 1 << 32  # that a hash may be
+_LUCK, _TRUST = 0x9E3779B9, 0x3C6EF372  # questions about a word, beside the one of its half
 _NEVER = -1e4  # a logit that no noise overcomes
 _HALVES = np.where(np.arange(VOCAB) % 2 == np.arange(2)[:, None], 0, _NEVER).astype(np.float32)
 _NO_FEATURE = np.zeros(FEATURE_SIZE, np.float32)
@@ -67,14 +68,6 @@ class Pair:
     request_s: float = 0.0
     begin_s: float = 0.0
     decode_s: float = 0.0
-
-    def agrees(self, word: int) -> bool:
-        """Whether the device draws what the cloud draws, after tokens of that `_word`."""
-        return _mixed(1, word) < self.acceptance * _WORDS
-
-    def trust(self, word: int) -> float:
-        """How far the device trusts its draw there: below `uncertain` it does not."""
-        return _mixed(2, word) / _WORDS
 
 
 def prefix_of(grid: int) -> int:
@@ -135,11 +128,12 @@ class StandInDevice:
         pair = self.styles.get(caption.partition(":")[0], self.pair)
         draws, tokens = _draws(seed, self.size), bytearray()
         for position in range(self.size):
-            word = _word(tokens)
-            asks = policy == "verify_all" or pair.trust(word) < pair.uncertain
+            half, luck, trust = _answers(tokens)
+            asks = policy == "verify_all" or trust < pair.uncertain
             is_judged = policy != "device_only" and (position < prefix or asks)
-            token = draws[_half(word)][position]
-            tokens.append(token if is_judged or pair.agrees(word) else (token + 1) % VOCAB)
+            token = draws[half][position]
+            agrees = is_judged or luck < pair.acceptance
+            tokens.append(token if agrees else (token + 1) % VOCAB)
         return np.frombuffer(tokens, np.uint8).astype(np.int64)
 
 
@@ -162,11 +156,11 @@ class StandInDrafter:
         """See `Drafter.step`."""
         time.sleep(self.pair.step_s)
         self.tokens[max(position - 1, 0) :] = bytes((previous,)) if position else b""
-        pair, policy, word = self.pair, self.policy, _word(self.tokens)
-        trust = pair.trust(word)
-        token = self.draws[_half(word)][position]
+        pair, policy = self.pair, self.policy
+        half, luck, trust = _answers(self.tokens)
+        token = self.draws[half][position]
         return Draft(
-            token if pair.agrees(word) else (token + 1) % VOCAB,
+            token if luck < pair.acceptance else (token + 1) % VOCAB,
             1 - trust,
             policy == "verify_all" or (trust < pair.uncertain and policy != "device_only"),
             _NO_FEATURE,
@@ -203,10 +197,10 @@ class StandInRunner:
     def _run(self, span: Span) -> Logits:
         tokens = self._tokens.setdefault(span.slot, bytearray())
         del tokens[span.start :]
-        rows = [_half(_word(tokens))] if span.caption is not None else []
+        rows = [_half(tokens)] if span.caption is not None else []
         for token in span.run.tokens.tolist():
             tokens.append(token)
-            rows.append(_half(_word(tokens)))
+            rows.append(_half(tokens))
         return _HALVES[rows]
 
 
@@ -262,20 +256,28 @@ def _draws(seed: int, size: int) -> tuple[list[int], list[int]]:
     return even, odd
 
 
+def _answers(tokens: bytearray) -> tuple[int, float, float]:
+    """What both models make of a picture's tokens so far.
+
+    From which half of the codes the cloud draws next (0 or 1); luck, below `acceptance` where the
+    device draws the same; trust, below `uncertain` where the device does not trust its draw.
+    """
+    word = _word(tokens)
+    return _mixed(word) & 1, _mixed(word ^ _LUCK) / _WORDS, _mixed(word ^ _TRUST) / _WORDS
+
+
+def _half(tokens: bytearray) -> int:
+    """The first of `_answers`."""
+    return _mixed(_word(tokens)) & 1
+
+
 def _word(tokens: bytearray) -> int:
-    """32 bits of a picture's tokens so far: the last ones and their number say enough."""
+    """32 bits: the last tokens and the position say enough of a picture."""
     return zlib.crc32(tokens[-_HASHED:], len(tokens))
 
 
-def _half(word: int) -> int:
-    """From which half of the codes both models draw next."""
-    return _mixed(0, word) & 1
-
-
-def _mixed(what: int, word: int) -> int:
-    """32 bits for each question about a word. A checksum is linear: mixing (Mueller's) makes the
-    questions independent."""
-    word ^= what * 0x9E3779B9 & 0xFFFFFFFF
+def _mixed(word: int) -> int:
+    """A checksum is linear: the mixing (Mueller's) makes the answers independent."""
     word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
     word = ((word >> 16) ^ word) * 0x45D9F3B & 0xFFFFFFFF
     return (word >> 16) ^ word
