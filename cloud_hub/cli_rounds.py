@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from cloud_hub.cli_query import config_option, url_of
-from fleet.errors import InvalidInputError
 from fleet.process import command_errors, run_until_signal
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ def start(
     """
     from cloud_hub.app import device_bundle
     from cloud_hub.rounds import running
-    from fleet.federation.plan import Plan
+    from fleet.federation.plan import Plan, texts_of
 
     settings = rounds_settings(config)
-    plan = Plan.from_texts(_texts(changes))
+    plan = Plan.from_texts(texts_of(changes))
     named = name or running.new_name(datetime.now(UTC))
     with open_database(config) as database:
         running.begin(database, named, plan, device_bundle(settings.model, bundle), "by hand")
@@ -191,9 +190,9 @@ def add(  # one parameter an option
     from cloud_hub.rounds.conditions import LIMITS
     from cloud_hub.rounds.job_store import trigger_of
     from cloud_hub.store import schedule as store
-    from fleet.federation.plan import Plan
+    from fleet.federation.plan import Plan, texts_of
 
-    now, texts = datetime.now(UTC), _texts(changes)
+    now, texts = datetime.now(UTC), texts_of(changes)
     plan = Plan.from_texts(texts)
     made = store.Schedule(
         name=name,
@@ -263,14 +262,6 @@ def _conduct(settings: "HubSettings", database: "Database", run_id: str) -> None
         run, found = store.run_of(connection, run_id, now), store.rounds_of(connection, run_id)
     for line in telling.run_page(run, found, now):
         click.echo(line)
-
-
-def _texts(changes: tuple[str, ...]) -> dict[str, str]:
-    pairs = [change.partition("=") for change in changes]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise InvalidInputError(f"{name!r} is no KEY=VALUE")
-    return {name.replace("-", "_"): value for name, _, value in pairs}
 
 
 def rounds_settings(config: Path | None) -> "HubSettings":

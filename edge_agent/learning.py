@@ -1,12 +1,14 @@
 """What the cloud teaches a device that takes part in rounds, kept as samples to train on."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Device
+from edge_agent.drafts import Lesson
 from edge_agent.generate import Outcome
 from edge_agent.settings import TrainingSettings
 from edge_agent.training.trainer import READY
@@ -49,10 +51,12 @@ class Learning:
 
     async def keep(self, outcome: Outcome) -> None:
         """Adds what a picture has taught; where that fails, training misses it and nobody else."""
-        if not outcome.picture.lessons:
+        lessons = outcome.picture.lessons
+        if not lessons:
             return
+        samples = samples_of(lessons, outcome.meter.cloud_version, self._ring.shape)
         try:
-            await asyncio.to_thread(self._ring.append, samples_of(outcome, self._ring.shape))
+            await asyncio.to_thread(self._ring.append, samples)
         except OutputError as error:
             log.warning("samples not kept", reason=str(error))
 
@@ -64,14 +68,13 @@ def ring_shape(manifest: Manifest, mib: int) -> RingShape:
     return RingShape(shape.backbone, shape.dim, shape.vocab_size, shape.law_size, capacity)
 
 
-def samples_of(outcome: Outcome, shape: RingShape) -> Samples:
+def samples_of(lessons: Sequence[Lesson], cloud_version: str, shape: RingShape) -> Samples:
     """The positions [n] of which the cloud has told its law, as a ring of this shape holds them.
 
     A law of fewer codes than the ring keeps is filled up with none; of more, the likeliest stay.
     """
-    lessons = outcome.picture.lessons
     records = np.zeros(len(lessons), shape.dtype)
-    records["cloud"] = cloud_number(outcome.meter.cloud_version)
+    records["cloud"] = cloud_number(cloud_version)
     records["log_probs"] = -np.inf
     for record, lesson in zip(records, lessons, strict=True):
         kept = min(len(lesson.codes), shape.law_size)

@@ -6,6 +6,7 @@ import click
 
 from fleet.process import command_errors
 from simulations.cli_bench import bench
+from simulations.cli_drift import drift
 from simulations.cli_world import capacity, profile, run, scenarios, search
 
 
@@ -136,5 +137,5 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     run(order, cast(Stage, stage))
 
 
-for verb in (scenarios, run, search, capacity, profile, bench):
+for verb in (drift, scenarios, run, search, capacity, profile, bench):
     main.add_command(verb)

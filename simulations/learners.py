@@ -13,7 +13,7 @@ from fleet.federation.client_app import HEAD_FILE
 from fleet.federation.samples import RingShape, SampleRing, Samples
 from fleet.models.head_weights import HeadWeights
 
-CODES, DIM, RANK, KEPT, SAMPLES = 64, 16, 8, 16, 100
+CODES, DIM, RANK, KEPT, SAMPLES = 64, 16, 8, 16, 150
 _SHAPE = RingShape("stand-in", DIM, CODES, KEPT, SAMPLES)
 
 

@@ -1,6 +1,6 @@
 """How rounds are run: every number that a person may choose, with its only default."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -108,3 +108,16 @@ class Plan:
     def limits(self) -> Limits:
         """What the gate lets in."""
         return Limits(most_examples=self.most_samples)
+
+
+def texts_of(changes: Iterable[str]) -> dict[str, str]:
+    """Fields of a plan, each written as KEY=VALUE, for `Plan.from_texts`.
+
+    Raises:
+        InvalidInputError: One is not of that form.
+    """
+    pairs = [change.partition("=") for change in changes]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InvalidInputError(f"{name!r} is no KEY=VALUE")
+    return {name.replace("-", "_"): value for name, _, value in pairs}

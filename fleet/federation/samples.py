@@ -23,7 +23,8 @@ from fleet.errors import InvalidInputError, OutputError
 FORMAT = "ciar-samples-2"
 SHAPE_FILE = "samples.json"
 DATA_FILE = "samples.bin"
-HELD_OUT_EVERY = 5  # one sample in so many is never trained on
+HELD_OUT_EVERY = 5  # one block of samples in so many is never trained on
+HELD_OUT_BLOCK = 64  # in a row: those of two or three pictures
 _HEAD = ("sequence", "checksum")
 
 
@@ -92,8 +93,12 @@ class Samples:
 
     @property
     def is_held_out(self) -> NDArray[np.bool_]:
-        """Whether a sample is kept for validation [n]; settled once, by its number."""
-        held: NDArray[np.bool_] = self.sequence % HELD_OUT_EVERY == 0
+        """Whether a sample is kept for validation [n]; settled once, by its number.
+
+        Samples of one picture resemble each other, so what is validated on must come from
+        other pictures than what is trained on: blocks of neighbours are held out together.
+        """
+        held: NDArray[np.bool_] = self.sequence // HELD_OUT_BLOCK % HELD_OUT_EVERY == 0
         return held
 
     def split(self, cloud: int = 0) -> tuple["Samples", "Samples"]:

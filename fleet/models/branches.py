@@ -64,13 +64,18 @@ class Branches:
         """The hidden states [B, D] of the branch with captions."""
         return self._hidden[: self.count]
 
+    @property
+    def guided_hidden(self) -> Logits:
+        """What the output layer makes the guided logits of [B, D]."""
+        return self.guided(self._hidden)
+
     @torch.inference_mode()
     def logits(self) -> Logits:
         """Guided logits [B, V] of the present position."""
         return self.guided(self.transformer.output(self._hidden))
 
     def guided(self, both: Tensor) -> Logits:
-        """Guided logits [b, ..., V] of logits [branches * b, ..., V]."""
+        """Guided values [b, ..., V] of those of all rows [branches * b, ..., V]."""
         values: Logits = both.float().cpu().numpy()
         half = len(values) // self.branches
         guided: Logits = guide(values[:half], values[-half:], self.guidance)

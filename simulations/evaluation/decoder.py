@@ -20,6 +20,8 @@ from simulations.evaluation.methods import Method
 from simulations.evaluation.moment import LOCAL, PREFIX, Luck, Moment
 from simulations.evaluation.rules.base import Settled, all_of, settled
 
+Watch = Callable[[Moment, Settled], None]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
@@ -61,8 +63,8 @@ class Decoder:
         self._score = np.full((size, length), np.nan, np.float32)
         self._scores = np.full((size, length, len(SCORE_NAMES)), np.nan, np.float32)
 
-    def run(self, on_position: Callable[[int], None] | None = None) -> Drawn:
-        """All positions, one after the other."""
+    def run(self, watch: Watch | None = None) -> Drawn:
+        """All positions, one after the other; `watch` sees each as it is settled."""
         for position in range(self._family.tokens):
             moment = Moment(
                 self._family,
@@ -72,10 +74,11 @@ class Decoder:
                 self._device,
                 self._cloud,
             )
-            self._record(moment, self._settle(moment))
+            found = self._settle(moment)
+            self._record(moment, found)
+            if watch is not None:
+                watch(moment, found)
             self._advance(moment)
-            if on_position is not None:
-                on_position(position)
         return Drawn(self._tokens, self._decisions, self._sent, self._score, self._scores)
 
     def _settle(self, moment: Moment) -> Settled:
@@ -118,7 +121,7 @@ def decode(
     method: Method,
     captions: list[str],
     seeds: list[int],
-    on_position: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> Drawn:
     """Pictures of `captions` with `seeds` by `method`, as tokens."""
-    return Decoder(family, method, captions, seeds).run(on_position)
+    return Decoder(family, method, captions, seeds).run(watch)

@@ -133,9 +133,14 @@ class Moment:
         return sharpen(self._device_guided, self.sampling)
 
     @cached_property
-    def _cloud_sharp(self) -> Logits:
+    def cloud_guided(self) -> Logits:
+        """The cloud's guided logits [B, V]."""
         assert self.cloud is not None
-        return sharpen(self.cloud.logits(), self.sampling)
+        return self.cloud.logits()
+
+    @cached_property
+    def _cloud_sharp(self) -> Logits:
+        return sharpen(self.cloud_guided, self.sampling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

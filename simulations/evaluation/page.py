@@ -81,7 +81,7 @@ def command(arguments: Sequence[str]) -> str:
     """The command line with these arguments; folders of one machine are named, not told."""
     words = ["python", "-m", "simulations"]
     for before, word in pairwise(["", *arguments]):
-        named = before in {"--work", "--out", "--models"}
+        named = before in {"--work", "--out", "--models", "--cloud"}
         words.append(before.removeprefix("--").upper() if named else word)
     return subprocess.list2cmdline(words)
 

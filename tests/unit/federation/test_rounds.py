@@ -164,7 +164,7 @@ BROKEN: dict[int, tuple[Callable[[Message], Message | None], str]] = {
     21: (bend(huge), "an update of norm"),
     22: (bend(infinite), "not finite"),
     23: (bend(flipped), "against the others"),
-    24: (bend(inflated), "claims 1000000000 examples, counted as 120"),
+    24: (bend(inflated), "claims 1000000000 examples, counted as 87"),
     25: (bend(renamed), "arrays ['centre', 'radius', 'radius_bias'] instead of"),
     26: (lambda _: None, "no answer within 40 s"),
 }

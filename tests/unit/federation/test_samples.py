@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fleet.errors import InvalidInputError
-from fleet.federation.samples import DATA_FILE, SampleRing
+from fleet.federation.samples import DATA_FILE, HELD_OUT_BLOCK, SampleRing
 from tests.unit.federation.toy import toy_samples, toy_shape
 
 
@@ -71,14 +71,19 @@ def test_another_network_begins_an_empty_ring(tmp_path: Path) -> None:
     assert len(other.read()) == 0
 
 
-def test_every_fifth_sample_is_held_out_for_good(tmp_path: Path) -> None:
-    ring = SampleRing.create(tmp_path, toy_shape())
-    ring.append(toy_samples(1, 20))
+def test_every_fifth_block_is_held_out_for_good(tmp_path: Path) -> None:
+    ring = SampleRing.create(tmp_path, replace(toy_shape(), capacity=500))
+    ring.append(toy_samples(1, 6 * HELD_OUT_BLOCK - 1))
+    _, before = ring.read().split()
+    ring.append(toy_samples(2, 300))
 
     training, held_out = ring.read().split()
 
-    assert held_out.sequence.tolist() == [5, 10, 15, 20]
-    assert len(training) == 16
+    last = [*range(5 * HELD_OUT_BLOCK, 6 * HELD_OUT_BLOCK)]
+    assert before.sequence.tolist() == [*range(1, HELD_OUT_BLOCK), *last]
+    # The ring has overwritten the first block; the other one is held out still.
+    assert held_out.sequence.tolist() == [*last, *range(10 * HELD_OUT_BLOCK, 684)]
+    assert len(training) + len(held_out) == 500
 
 
 def test_samples_without_a_law_are_not_trained_on() -> None:

@@ -1,0 +1,1 @@
+"""What a drift costs a fleet, and how much of it federated rounds bring back."""
