@@ -24,6 +24,7 @@ from cloud_hub.engine.steps import Task
 from cloud_hub.intake import Intake
 from cloud_hub.late_checks import LateChecks
 from cloud_hub.notices import Notices
+from cloud_hub.rollout import by_itself
 from cloud_hub.rounds import scheduling
 from cloud_hub.rounds.conditions import Serving
 from cloud_hub.settings import EngineSettings, HubSettings
@@ -124,6 +125,7 @@ async def serve(
             work["late checks"] = late.run()
             work["care"] = caring.run(hub.database, settings.store)
             work["round schedule"] = _schedule(settings, transport, hub, hub.database)
+            work["rollouts"] = _rollouts(settings, transport, hub.database)
             work |= await _record(settings, transport, hub.database, notices, late, stack)
         try:
             async with asyncio.TaskGroup() as group:
@@ -175,6 +177,15 @@ def _schedule(
     serving = Serving(hub.identity.cloud_version, settings.engine.law_share)
     bundle = partial(device_bundle, settings.model)
     return scheduling.run(scheduling.Hub(transport, database, serving, bundle))
+
+
+def _rollouts(
+    settings: HubSettings, transport: Transport, database: Database
+) -> Coroutine[Any, Any, None]:
+    bundle = partial(device_bundle, settings.model)
+    return by_itself.run(
+        by_itself.Hub(transport, database, settings.rollout, settings.models_path, bundle)
+    )
 
 
 def model_files(folder: Path) -> Starlette:

@@ -1,9 +1,9 @@
 """The settings of a hub, and the only place where they have defaults."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from fleet.settings import Section, Settings
@@ -119,6 +119,38 @@ class ModelsSettings(Section):
     host: str = Field(default="127.0.0.1", description="address it listens on")
 
 
+class RolloutSettings(Section):
+    """What becomes by itself of what rounds have trained."""
+
+    key: Path | None = Field(
+        default=None,
+        description="private key that signs; set: what a run has kept is published by the hub",
+    )
+    by_itself: bool = Field(
+        default=False, description="whether a version that a run made is rolled out by the hub"
+    )
+    source: str | None = Field(
+        default=None,
+        pattern="^https?://.+",
+        description="URL of the models as devices reach it, as in http://hub:8080/models",
+    )
+    share: float = Field(
+        default=0.1, gt=0, le=1, description="share of the devices that try a version first"
+    )
+    least: int = Field(
+        default=1000, ge=1, description="tokens judged, and checked, on these before the others"
+    )
+    wait_s: float = Field(
+        default=86_400.0, gt=0, description="seconds for these tokens, or the version goes back"
+    )
+
+    @model_validator(mode="after")
+    def _has_source(self) -> Self:
+        if self.by_itself and self.source is None:
+            raise ValueError("rollout.by_itself needs rollout.source: where devices fetch versions")
+        return self
+
+
 class LogSettings(Section):
     """What is written to stderr."""
 
@@ -148,6 +180,7 @@ class HubSettings(Settings):
     engine: EngineSettings = EngineSettings()
     metrics: MetricsSettings = MetricsSettings()
     models: ModelsSettings = ModelsSettings()
+    rollout: RolloutSettings = RolloutSettings()
     log: LogSettings = LogSettings()
 
     @property

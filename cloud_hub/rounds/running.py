@@ -10,6 +10,7 @@ from typing import Any
 from cloud_hub.rounds.conduct import conduct
 from cloud_hub.rounds.exchange import number_of
 from cloud_hub.rounds.telling import Told
+from cloud_hub.store import locks
 from cloud_hub.store import rounds as store
 from cloud_hub.store.database import Database
 from cloud_hub.store.rounds import DatabaseLedger, Run, State
@@ -181,11 +182,11 @@ class _Keeper:
             if self._lock(connection, now)[0] == self._holder:
                 ended_at = now if state in {"done", "failed"} else None
                 store.set_state(connection, self._run_id, state, reason, ended_at)
-                store.leave_lock(connection, self._holder, now)
+                locks.leave(connection, self._holder, now)
 
     def _lock(self, connection: Any, now: datetime) -> tuple[str, str]:
         lease = timedelta(seconds=LEASE_S)
-        found = store.take_lock(connection, self._holder, self._run_id, now, lease)
+        found = locks.take(connection, store.LOCK, self._holder, self._run_id, now, lease)
         self._kept_at = time.monotonic()
         return found
 

@@ -1,14 +1,17 @@
 """Rollouts in the database: begun, moved on, ended; and what they are decided by."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, func, select, update
 
 from cloud_hub.store.database import insert_new, insert_or_update
+from cloud_hub.store.locks import holder_of
 from cloud_hub.store.sums import rows_of
 from cloud_hub.store.tables import CheckSumRow, NodeRow, RolloutNodeRow, RolloutRow, SumRow
+from fleet.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,99 @@ class Standing:
     update: str
 
 
-def begin(connection: Connection, row: dict[str, Any]) -> None:
-    """Notes a rollout; `RolloutRow` says of what."""
-    connection.execute(insert_new(connection, RolloutRow), row)
+State = Literal["running", "widening", "rolling_back", "stopping", "done", "rolled_back", "stopped"]
+OPEN: tuple[State, ...] = ("running", "widening", "rolling_back", "stopping")
+LOCK = "rollouts"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A rollout as it stands.
+
+    Attributes:
+        plan: The wish, who began it, and `canaries`: the version that each had before.
+        holder: Who conducts it now; empty: nobody.
+    """
+
+    rollout_id: str
+    version: str
+    previous: str
+    state: State
+    reason: str
+    plan: Mapping[str, Any]
+    started_at: datetime
+    ended_at: datetime | None
+    holder: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is left to do."""
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStep:
+    """Where a node stands in a rollout: stage 0 are the canaries."""
+
+    stage: int
+    state: str
+    reason: str
+    changed_at: datetime
+
+
+def begin(connection: Connection, rollout: Rollout) -> None:
+    """Notes a rollout."""
+    fields = asdict(rollout)
+    del fields["holder"]
+    connection.execute(insert_new(connection, RolloutRow), fields)
+
+
+def rollouts(connection: Connection, now: datetime, rollout_id: str | None = None) -> list[Rollout]:
+    """All rollouts, the newest first; or one of them."""
+    names = [name for name in Rollout.__slots__ if hasattr(RolloutRow, name)]
+    columns = (getattr(RolloutRow, name) for name in names)
+    statement = select(*columns).order_by(RolloutRow.started_at.desc(), RolloutRow.rollout_id)
+    if rollout_id is not None:
+        statement = statement.where(RolloutRow.rollout_id == rollout_id)
+    holder, held = holder_of(connection, LOCK, now)
+    found = []
+    for row in connection.execute(statement).mappings():
+        fields: dict[str, Any] = dict(row)
+        found.append(Rollout(**fields, holder=holder if fields["rollout_id"] == held else ""))
+    return found
+
+
+def rollout_of(connection: Connection, rollout_id: str, now: datetime) -> Rollout:
+    """One rollout.
+
+    Raises:
+        InvalidInputError: There is none of that name.
+    """
+    found = rollouts(connection, now, rollout_id)
+    if not found:
+        raise InvalidInputError(
+            f"there is no rollout {rollout_id!r}: `cloud_hub rollout list` has them all"
+        )
+    return found[0]
+
+
+def nodes_of(connection: Connection, rollout_id: str) -> dict[str, NodeStep]:
+    """The nodes of a rollout, canaries first, each by its name."""
+    columns = (getattr(RolloutNodeRow, name) for name in ("node_id", *NodeStep.__slots__))
+    statement = (
+        select(*columns)
+        .where(RolloutNodeRow.rollout_id == rollout_id)
+        .order_by(RolloutNodeRow.stage, RolloutNodeRow.node_id)
+    )
+    return {row[0]: NodeStep(*row[1:]) for row in connection.execute(statement)}
 
 
 def move(
-    connection: Connection, rollout_id: str, state: str, reason: str, ended_at: datetime | None
+    connection: Connection,
+    rollout_id: str,
+    state: State,
+    reason: str,
+    ended_at: datetime | None = None,
 ) -> None:
     """Says how a rollout stands."""
     values = {"state": state, "reason": reason, "ended_at": ended_at}

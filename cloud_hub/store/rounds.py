@@ -1,15 +1,15 @@
-"""Runs of rounds in the database: begun, opened, committed, told of; and the lock on all."""
+"""Runs of rounds in the database: begun, opened, committed, told of."""
 
 import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgpack
-from sqlalchemy import Connection, case, func, or_, select, update
+from sqlalchemy import Connection, case, func, select, update
 
 from cloud_hub.store.database import Database, insert_new, insert_or_update, is_inserted
 from cloud_hub.store.tables import (
@@ -29,7 +29,7 @@ from fleet.federation.ledger import (
     unpack_arrays,
 )
 
-_LOCK = "rounds"
+LOCK = "rounds"
 _CONTENTS_KEPT = 2  # rounds of a run whose weights are kept
 State = Literal["waiting", "running", "stopping", "stopped", "interrupted", "done", "failed"]
 _Run, _Round, _Part, _Lock = RoundRunRow, RoundRow, RoundParticipantRow, RoundLockRow
@@ -103,7 +103,8 @@ def runs(connection: Connection, now: datetime, run_id: str | None = None) -> li
         .group_by(_Round.run_id)
         .subquery()
     )
-    lock = select(_Lock.run_id, _Lock.holder).where(_Lock.until > now).subquery()
+    mine = (_Lock.name == LOCK, _Lock.until > now)
+    lock = select(_Lock.run_id, _Lock.holder).where(*mine).subquery()
     statement = (
         select(
             *(getattr(_Run, name) for name in names), ended.c.rounds, ended.c.kept, lock.c.holder
@@ -191,26 +192,6 @@ def _nodes(connection: Connection, run_id: str) -> Mapping[int, list[tuple[str, 
 def node_ids(connection: Connection) -> list[str]:
     """All nodes that were ever heard of."""
     return list(connection.execute(select(NodeRow.node_id)).scalars())
-
-
-# ── One at a time ─────────────────────────────────────────────────────────────────────────
-
-
-def take_lock(
-    connection: Connection, holder: str, run_id: str, now: datetime, lease: timedelta
-) -> tuple[str, str]:
-    """Takes or keeps the lock for `lease` if nobody else has it; who has it now, and for what."""
-    values = {"holder": holder, "run_id": run_id, "until": now + lease}
-    connection.execute(insert_new(connection, _Lock), {"name": _LOCK, **values})
-    free = or_(_Lock.holder == holder, _Lock.until <= now)
-    connection.execute(update(_Lock).where(_Lock.name == _LOCK, free).values(values))
-    found = connection.execute(select(_Lock.holder, _Lock.run_id)).one()
-    return str(found.holder), str(found.run_id)
-
-
-def leave_lock(connection: Connection, holder: str, now: datetime) -> None:
-    """Lets the lock go, if `holder` has it."""
-    connection.execute(update(_Lock).where(_Lock.holder == holder).values(until=now))
 
 
 # ── The ledger ────────────────────────────────────────────────────────────────────────────

@@ -3,21 +3,26 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from cloud_hub.rollout.controller import Rollout, Wish
+from cloud_hub.rollout.controller import Wish, begin, take_up
+from cloud_hub.store import catalog
 from cloud_hub.store.database import Database
+from cloud_hub.store.rollouts import Rollout
 from edge_agent.app import Versions
 from edge_agent.model_store import ModelStore, Signed
 from fleet.errors import BundleError, FleetError
 from fleet.ids import ModelVersion
+from fleet.transport.base import Transport
 from fleet.transport.memory import MemoryBroker
 from simulations.history.events import History
 from simulations.scenarios.faults import BadRollout
 from simulations.scenarios.scenario import Scenario
-from simulations.stand_in import StandInDevice
+from simulations.stand_in import FAMILY, StandInDevice
 
 _NOWHERE = Path("nowhere")
+_STEPS = {"done": "widen", "rolled_back": "roll back"}
 _SOURCE = "http://127.0.0.1/models"  # nothing is fetched from it
 
 
@@ -75,16 +80,23 @@ class Rollouts:
         wish = Wish(version, _SOURCE, fault.canaries, fault.least, fault.for_s)
         self._history.say("rollout", version=version, state="begins")
         async with self._broker.connect("operator") as transport:
-            rollout = Rollout(transport, self._database, f"r-{version}", wish, lambda _: None)
-            running = asyncio.create_task(rollout.run(), name=f"rollout {version}")
+            running = asyncio.create_task(self._conduct(transport, wish), name=f"rollout {version}")
             try:
                 yield
-                decision = await running
+                done = await running
             except FleetError as error:
                 step, why = "failed", type(error).__name__
             else:
-                step, why = decision.step, decision.why
+                step, why = _STEPS.get(done.state, done.state), done.reason
             finally:
                 running.cancel()
                 await asyncio.wait([running])
         self._history.say("rollout", version=version, state="ends", step=step, why=why)
+
+    async def _conduct(self, transport: Transport, wish: Wish) -> Rollout:
+        rollout_id = f"r-{wish.version}"
+        made = catalog.Version(wish.version, "device", FAMILY, "", "", datetime.now(UTC), {})
+        with self._database.write() as connection:
+            catalog.add(connection, made)
+        begin(self._database, rollout_id, wish, "by a scenario")
+        return await take_up(transport, self._database, rollout_id)

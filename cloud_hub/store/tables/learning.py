@@ -48,9 +48,9 @@ class RolloutRow(Base):
     rollout_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     version: Mapped[str] = mapped_column(String(64))
     previous: Mapped[str] = mapped_column(String(64))
-    state: Mapped[str] = mapped_column(String(16))  # running, paused, done, stopped, rolled_back
+    state: Mapped[str] = mapped_column(String(16))  # see `store.rollouts.State`
     reason: Mapped[str] = mapped_column(Text)
-    plan: Mapped[dict[str, Any]]
+    plan: Mapped[dict[str, Any]]  # the wish, and which version each canary had before
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 

@@ -74,7 +74,7 @@ class RoundParticipantRow(Base):
 
 
 class RoundLockRow(Base):
-    """Who conducts rounds: one process of all hubs on this database."""
+    """Who conducts rounds, or rollouts: one process of all hubs on this database."""
 
     __tablename__ = "round_lock"
 

@@ -3,8 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +11,23 @@ import pytest
 from cloud_hub.app import device_bundle, model_files
 from cloud_hub.rounds.product import publish
 from cloud_hub.store import catalog
-from cloud_hub.store import rounds as store
 from cloud_hub.store.database import Database
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.rounds import DatabaseLedger, Run
 from edge_agent.app import agent, load_device
 from edge_agent.maker import Wish
 from edge_agent.settings import AgentSettings, DeviceSettings, NodeSettings, TrainingSettings
 from edge_agent.station import open_station
 from fleet.errors import InvalidInputError
-from fleet.federation.head import main_directions, no_change
-from fleet.federation.ledger import Commit, Opening
-from fleet.federation.plan import Plan
-from fleet.models.bundle import STEP_GRAPH, Bundle
-from fleet.models.head_weights import HeadWeights, head_of
+from fleet.federation.head import main_directions
+from fleet.models.bundle import STEP_GRAPH
+from fleet.models.head_weights import head_of
 from fleet.models.signing import generate_key
 from fleet.protocol import topics
 from fleet.protocol.codec import decode, encode
 from fleet.protocol.messages import DesiredSettings, NodeStatus
 from fleet.serving import serving
 from fleet.transport.memory import MemoryBroker
-
-PLAN = Plan(rounds=1, rank=4)
-FIGURES = {"loss_before": 2.0, "loss_after": 1.5}
+from tests.integration.rounds.finished import FIGURES, PLAN, finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -45,21 +37,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
     with Database(f"sqlite:///{tmp_path / 'hub.db'}") as made:
         migrate(made)
         yield made
-
-
-def finished(database: Database, name: str, bundle: Bundle, outcome: str = "kept") -> HeadWeights:
-    """A run that has ended; the head that it was to change."""
-    head = head_of(bundle.read(STEP_GRAPH))
-    version, now = bundle.manifest.device_version, datetime.now(UTC)
-    run = Run(name, "done", "by hand", "", asdict(PLAN), version, head.version, {}, now, now)
-    with database.write() as connection:
-        store.begin(connection, run, head.to_bytes())
-    change = no_change(head, main_directions(head, PLAN.rank))
-    change["center"] += 0.01
-    ledger = DatabaseLedger(database, name, str)
-    ledger.open(Opening(1, 1, ()))
-    ledger.commit(Commit(1, outcome, "", change, figures=FIGURES))  # type: ignore[arg-type]
-    return head
 
 
 class Quiet:

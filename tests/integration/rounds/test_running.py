@@ -15,6 +15,7 @@ from cloud_hub.rounds.conduct import run_number
 from cloud_hub.rounds.exchange import number_of
 from cloud_hub.rounds.running import ask_to_stop, take_up
 from cloud_hub.rounds.telling import Told, run_page
+from cloud_hub.store import locks
 from cloud_hub.store import rounds as store
 from cloud_hub.store.database import Database, insert_new
 from cloud_hub.store.revision import migrate
@@ -152,15 +153,17 @@ async def test_rounds_run_one_at_a_time_and_a_dead_process_gives_way(
     begin(database, "second")
     now = datetime.now(UTC)
     with database.write() as connection:
-        store.take_lock(connection, "a process", "first", now, timedelta(seconds=60))
+        locks.take(connection, store.LOCK, "a process", "first", now, timedelta(seconds=60))
 
     with pytest.raises(CapacityError, match="run 'first' is being conducted"):
         await take_up(MemoryBroker().connect("hub"), database, "second")
     with database.write() as connection:
         stale = now - timedelta(seconds=1)
-        store.leave_lock(connection, "a process", stale)
+        locks.leave(connection, "a process", stale)
     with database.write() as connection:
-        found = store.take_lock(connection, "b process", "second", now, timedelta(seconds=60))
+        found = locks.take(
+            connection, store.LOCK, "b process", "second", now, timedelta(seconds=60)
+        )
 
     assert found == ("b process", "second")
 
@@ -173,7 +176,7 @@ def test_a_run_whose_process_died_is_shown_as_interrupted(database: Database) ->
         progress = running._plain(told)
         store.note_progress(connection, "toy", progress)
         dead = store.run_of(connection, "toy", datetime.now(UTC))
-        store.take_lock(connection, "p", "toy", datetime.now(UTC), timedelta(seconds=60))
+        locks.take(connection, store.LOCK, "p", "toy", datetime.now(UTC), timedelta(seconds=60))
         alive = store.run_of(connection, "toy", datetime.now(UTC))
 
     now = datetime.now(UTC)
