@@ -12,11 +12,19 @@ from urllib.parse import urlsplit
 
 from fleet.errors import BundleError, InvalidInputError, OutputError, TransportError
 from fleet.ids import ModelVersion
+from fleet.logs import get_logger
 from fleet.models.bundle import MANIFEST, SIGNATURE, Bundle, FileEntry, Manifest, signed_manifest
 
 TIMEOUT_S = 20.0  # of a silent server
 _MOST_TEXT = 1 << 20  # bytes of a manifest
 _PIECE = 1 << 16
+
+
+log = get_logger(__name__)
+
+
+class DamagedError(BundleError):
+    """What was fetched is not what was signed; another fetch may bring what is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +57,22 @@ class ModelStore:
         """The bundle of a version, fetched from `source` if it is not here; blocks.
 
         Files that the device has are not fetched again, and a fetch that broke off goes on where
-        it was. `source` is a URL below which a folder of the version holds the bundle's files.
+        it was. One that was fetched before, and is damaged now, is fetched anew. `source` is a URL
+        below which a folder of the version holds the bundle's files.
 
         Raises:
             InvalidInputError: The source is no http or https URL.
             TransportError: It cannot be fetched now.
-            BundleError: It is not what was signed, or no head for this device's network.
+            DamagedError: What came is not what was signed.
+            BundleError: It is no head for this device's network.
             OutputError: The folder cannot be written.
         """
         if version == self.base.manifest.device_version:
             return self.base
         place = self._folder / version
+        if place.exists() and (fault := self._fault(place)):
+            log.warning("kept model is damaged: fetched again", version=version, reason=fault)
+            shutil.rmtree(place, ignore_errors=True)
         if not place.exists():
             if urlsplit(source).scheme not in {"http", "https"}:
                 raise InvalidInputError(f"{source!r} is no http or https URL")
@@ -77,7 +90,10 @@ class ModelStore:
         draft.mkdir(parents=True, exist_ok=True)
         for name in (MANIFEST, SIGNATURE):
             (draft / name).write_bytes(_get(f"{url}/{name}"))
-        manifest = signed_manifest(draft, self._public_key)
+        try:
+            manifest = signed_manifest(draft, self._public_key)
+        except BundleError as error:
+            raise DamagedError(str(error)) from error
         self._check(manifest, version)
         base, own = self.base.open(), {e.sha256: e.name for e in self.base.manifest.files}
         for entry in manifest.files:
@@ -86,6 +102,16 @@ class ModelStore:
             else:
                 _download(f"{url}/{entry.name}", draft / entry.name, entry)
         draft.rename(place)
+
+    def _fault(self, place: Path) -> str:
+        """What is wrong with a bundle that was fetched before; empty: nothing."""
+        try:
+            bundle = Bundle.open(place, self._public_key)
+            for entry in bundle.manifest.files:
+                bundle.read(entry.name)
+        except BundleError as error:
+            return str(error)
+        return ""
 
     def _check(self, manifest: Manifest, version: ModelVersion) -> None:
         if manifest.device_version != version:
@@ -127,7 +153,7 @@ def _download(url: str, file: Path, entry: FileEntry) -> None:
         raise TransportError(f"{url} broke off after {size} of {entry.size} bytes")
     if found != entry.sha256:
         file.unlink()
-        raise BundleError(f"{url} is not the file that was signed (its hash differs)")
+        raise DamagedError(f"{url} is not the file that was signed (its hash differs)")
 
 
 def _opened(url: str, headers: dict[str, str]) -> Any:

@@ -65,8 +65,14 @@ def _set(settings: AgentSettings, key: str, text: str) -> AgentSettings:
         raise ValueError("is not one that can be set from afar")
     section_name, name = key.split(".")
     section = getattr(settings, section_name)
-    values = section.model_dump() | {name: json.loads(text)}
-    changed = type(section).model_validate(values)
+    kind, values, value = type(section), section.model_dump(), json.loads(text)
+    try:
+        changed = kind.model_validate(values | {name: value})
+    except ValidationError:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise
+        # A version of digits only, or like 12e4567890123456, is a text that reads as a number.
+        changed = kind.model_validate(values | {name: text})
     return settings.model_copy(update={section_name: changed})
 
 

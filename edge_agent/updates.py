@@ -7,13 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.device import Device, Drafter, Order
-from edge_agent.model_store import ModelStore, Signed
+from edge_agent.model_store import DamagedError, ModelStore, Signed
 from fleet.errors import CapacityError, FleetError, TransportError
 from fleet.ids import ModelVersion
 from fleet.logs import get_logger
 from fleet.models.bundle import Manifest
 
-RETRY_S = 60.0  # until a source that could not be reached is tried again
+RETRY_S = 60.0  # until a version that could not be had is tried again; then twice as long …
+RETRY_CAP_S = 3600.0  # … up to this
+MOST_FETCHES = 5  # of a version that comes damaged
+
+_TEXT_LIMIT = 512
 
 log = get_logger(__name__)
 
@@ -89,36 +93,52 @@ class Updates:
 
     async def run(self) -> None:
         """Brings the device to what is wanted, until cancelled."""
+        tries, wait_s = 0, 0.0
         while True:
-            await self._changed.wait()
-            self._changed.clear()
-            retry = await self._bring(*self._wanted)
-            if retry:
-                try:
-                    async with asyncio.timeout(RETRY_S):
-                        await self._changed.wait()
-                except TimeoutError:
-                    self._changed.set()
+            try:
+                async with asyncio.timeout(wait_s or None):
+                    await self._changed.wait()
+                tries = 0
+                self._changed.clear()
+            except TimeoutError:
+                pass  # what is wanted is still so
+            tries += 1
+            wait_s = await self._bring(*self._wanted, tries)
 
-    async def _bring(self, version: ModelVersion, source: str) -> bool:
-        """Whether to try again."""
+    async def _bring(self, version: ModelVersion, source: str, tries: int) -> float:
+        """Seconds until it is tried again; 0: when something else is wanted."""
         if version == self._present:
             self._tell("")
-            return False
+            return 0.0
         try:
             self._tell(f"fetching {version}")
             signed = await asyncio.to_thread(self._store.get, version, source)
             device = await asyncio.to_thread(self._load, signed)
             await self._replace(signed, device)
         except FleetError as error:
-            log.warning("model not activated", version=version, reason=str(error))
-            self._tell(f"{version} failed: {error}"[:512])
-            return isinstance(error, TransportError | CapacityError)
+            wait_s, what = _patience(error, tries)
+            log.warning("model not activated", version=version, reason=str(error), then=what)
+            self._tell(f"{version} failed: {error}"[: _TEXT_LIMIT - len(what) - 2] + f"; {what}")
+            return wait_s
         self._present = version
         self._tell("")
         log.info("model activated", version=version)
-        return False
+        return 0.0
 
     @property
     def _base(self) -> ModelVersion:
         return self._store.base.manifest.device_version
+
+
+def _patience(error: FleetError, tries: int) -> tuple[float, str]:
+    """Seconds until the next try after so many, and how that is told; 0: there is none."""
+    wait_s = min(RETRY_S * 2 ** (tries - 1), RETRY_CAP_S)
+    match error:
+        case DamagedError() if tries >= MOST_FETCHES:
+            return 0.0, f"given up after {tries} fetches"
+        case DamagedError():
+            return wait_s, f"fetch {tries} of {MOST_FETCHES}, again in {wait_s:g} s"
+        case TransportError() | CapacityError():
+            return wait_s, f"again in {wait_s:g} s"
+        case _:
+            return 0.0, "not tried again"

@@ -125,6 +125,21 @@ async def test_what_is_not_what_was_signed_is_refused_and_begun_anew(
     assert (await get(store, made.device_version, web.url)).manifest == made
 
 
+@pytest.mark.parametrize("name", [MANIFEST, STEP_GRAPH])
+async def test_a_kept_version_that_is_damaged_is_fetched_again(
+    web: Web, store: ModelStore, name: str
+) -> None:
+    made = web.publish(GRAPH[::-1], backbone=store.base.manifest.device_version)
+    first = await get(store, made.device_version, web.url)
+    (first.path / name).write_bytes(b"what a broken disk gives")
+
+    with pytest.raises(TransportError, match="cannot be reached"):
+        await get(store, made.device_version, "http://127.0.0.1:1")
+    found = await get(store, made.device_version, web.url)
+
+    assert found.open().read(STEP_GRAPH) == GRAPH[::-1]
+
+
 async def test_a_manifest_of_another_key_or_network_is_refused(
     web: Web, store: ModelStore, tmp_path: Path
 ) -> None:

@@ -164,3 +164,20 @@ def test_a_change_that_is_none_is_told(change: str) -> None:
 
 def test_words_are_strings_and_numbers_are_numbers() -> None:
     assert {"a": '"x"', "b": "3", "c": "true", "d": None} == parse(["a=x", "b=3", "c=true", "d="])
+
+
+@pytest.mark.parametrize("version", ["1234567890123456", "12e4567890123456", "0012345678901234"])
+def test_a_version_that_reads_as_a_number_stays_the_text_that_it_is(version: str) -> None:
+    (change,) = parse([f"device.version={version}"]).values()
+    assert change is not None
+
+    settings, refused = overlay(AgentSettings(), {"device.version": change})
+
+    assert (settings.device.version, refused) == (version, {})
+
+
+def test_a_number_that_is_out_of_range_is_still_refused() -> None:
+    settings, refused = overlay(AgentSettings(), {"generation.window": "-3"})
+
+    assert "greater than" in refused["generation.window"]
+    assert settings.generation.window == AgentSettings().generation.window

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.device import Device
-from edge_agent.model_store import ModelStore, Signed
+from edge_agent.model_store import DamagedError, ModelStore, Signed
 from edge_agent.updates import Replaceable, Updates
 from fleet.errors import BundleError, TransportError
 from fleet.ids import ModelVersion
@@ -77,7 +77,7 @@ async def test_what_fails_its_test_is_not_run_and_the_reason_is_told() -> None:
     async with Bench() as bench:
         bench.failing = [BundleError("it gives no numbers")]
         bench.updates.want(NEW, "http://hub")
-        await bench.until(OWN, f"{NEW} failed: it gives no numbers")
+        await bench.until(OWN, f"{NEW} failed: it gives no numbers; not tried again")
         bench.updates.want("", "")
         await bench.until(OWN, "")
 
@@ -89,4 +89,28 @@ async def test_a_source_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPa
         bench.updates.want(NEW, "http://hub")
         await bench.until(NEW, "")
 
-    assert bench.told.count(f"{NEW} failed: away") == 2
+    assert [line for line in bench.told if "failed" in line] == [
+        f"{NEW} failed: away; again in 0.05 s",
+        f"{NEW} failed: away; again in 0.1 s",
+    ]
+
+
+async def test_what_comes_damaged_is_fetched_again_some_times_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edge_agent.updates.RETRY_S", 0.01)
+    monkeypatch.setattr("edge_agent.updates.RETRY_CAP_S", 0.02)
+    async with Bench() as bench:
+        bench.store.troubles = [DamagedError("its hash differs") for _ in range(9)]
+        bench.updates.want(NEW, "http://hub")
+        await bench.until(OWN, f"{NEW} failed: its hash differs; given up after 5 fetches")
+        await asyncio.sleep(0.1)
+        left = len(bench.store.troubles)
+        bench.store.troubles = [DamagedError("its hash differs")]
+        bench.updates.want("", "")
+        bench.updates.want(NEW, "http://other-hub")
+        await bench.until(NEW, "")
+
+    assert left == 9 - 5
+    failed = [line for line in bench.told if "failed" in line]
+    assert failed[1] == f"{NEW} failed: its hash differs; fetch 2 of 5, again in 0.02 s"
