@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,11 @@ import pytest
 
 from cloud_hub.rounds.conduct import run_number
 from cloud_hub.rounds.exchange import number_of
+from cloud_hub.store import rounds as store
+from cloud_hub.store.database import Database, insert_new
+from cloud_hub.store.revision import migrate
+from cloud_hub.store.rounds import DatabaseLedger, Run
+from cloud_hub.store.tables import NodeRow
 from fleet.federation import client_app
 from fleet.federation.ledger import Commit, FolderLedger
 from fleet.federation.local_grid import LocalGrid
@@ -30,6 +37,7 @@ from tests.unit.federation.toy import make_node, toy_head
 ROOT = Path(__file__).parents[3]
 NODES = [NodeId(f"node-{letter}") for letter in "abc"]
 WAIT_S = 150.0
+KILLS, MOST_WORK_S = 5, 0.4
 PLAN = replace(TOY_PLAN, least_nodes=len(NODES), query_s=100.0, deadline_s=120.0)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -42,6 +50,7 @@ class Fleet:
     folder: Path
     port: int
     plan: Plan
+    hub: str = "hub"  # the module that conducts
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -54,7 +63,7 @@ class Fleet:
 
     def start(self, name: str) -> None:
         arguments = [str(self.port), str(self.folder)]
-        module = "hub"
+        module = self.hub
         if name != "hub":
             module, arguments = "node", [str(self.port), name, str(self.folder / name)]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -89,13 +98,14 @@ class Fleet:
     def finish(self) -> list[Commit]:
         self.wait(lambda: self.processes["hub"].poll() is not None)
         assert self.processes["hub"].returncode == 0, self.log("hub")[-20:]
-        return FolderLedger(self.folder / "ledger").history()
+        ledger = self.folder / "ledger"
+        return FolderLedger(ledger).history() if ledger.exists() else []
 
 
 @contextmanager
-def fleet(folder: Path, port: int, plan: Plan = PLAN) -> Iterator[Fleet]:
+def fleet(folder: Path, port: int, plan: Plan = PLAN, hub: str = "hub") -> Iterator[Fleet]:
     """A fleet at work."""
-    made = Fleet(folder, port, plan)
+    made = Fleet(folder, port, plan, hub)
     made.prepare()
     try:
         for name in (*NODES, "hub"):
@@ -173,3 +183,62 @@ def test_a_killed_broker_costs_time_and_nothing_else(tmp_path: Path, mosquitto: 
     assert_same_bits(commits[-1], in_one_process(tmp_path / "again"))
     for node in NODES:
         assert len(set(running.trained(node))) == len(running.trained(node)) == PLAN.rounds
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hub_killed_at_random_points_ends_with_the_same_bits_from_its_database(
+    tmp_path: Path, mosquitto: Mosquitto, seed: int
+) -> None:
+    plan, rng = replace(PLAN, rounds=4), np.random.default_rng(seed)
+    database = begun(tmp_path, plan)
+    kills = 0
+    with fleet(tmp_path, mosquitto.port, plan, "database_hub") as running:
+        while kills < KILLS:
+            so_far = len(running.log("hub"))
+            running.wait(partial(has_moved, running, so_far))
+            time.sleep(rng.uniform(0, MOST_WORK_S))
+            if has_ended(running):
+                break
+            running.kill("hub")
+            running.start("hub")
+            kills += 1
+        running.finish()
+
+    ledger = DatabaseLedger(database, "toy", str)
+    last, now = ledger.last(), datetime.now(UTC)
+    assert last is not None
+    assert kills >= 2
+    assert_same_bits(last, in_one_process(tmp_path / "again", plan))
+    with database.read() as connection:
+        run, rounds = store.run_of(connection, "toy", now), store.rounds_of(connection, "toy")
+    assert (run.state, run.holder, [each.number for each in rounds]) == ("done", "", [1, 2, 3, 4])
+    for each in rounds:
+        assert [name for name, part in each.nodes if part.part == "used"] == NODES
+    for node in NODES:
+        assert len(set(running.trained(node))) == len(running.trained(node)) == plan.rounds
+
+
+def has_moved(running: Fleet, lines: int) -> bool:
+    """Whether the hub has said more than so many lines, or has ended."""
+    return has_ended(running) or len(running.log("hub")) > lines
+
+
+def has_ended(running: Fleet) -> bool:
+    return running.processes["hub"].poll() is not None
+
+
+def begun(folder: Path, plan: Plan) -> Database:
+    """A database that holds the run, and knows the nodes."""
+    database, now, head = Database(f"sqlite:///{folder / 'hub.db'}"), datetime.now(UTC), toy_head()
+    migrate(database)
+    run = Run("toy", "waiting", "by a test", "", asdict(plan), "d", head.version, {}, now, None)
+    texts = dict.fromkeys(("boot_id", "state", "agent_version", "device_version", "family"), "")
+    seen = {"facts": {}, "pictures": 0, "outbox_records": 0}
+    moments = {"first_seen_at": now, "last_seen_at": now}
+    with database.write() as connection:
+        store.begin(connection, run, head.to_bytes())
+        for node in NODES:
+            row = {"node_id": node, **texts, **seen, **moments}
+            connection.execute(insert_new(connection, NodeRow), row)
+    return database
