@@ -139,6 +139,18 @@ def rounds(nodes: int, rounds: int) -> None:
 
 
 @bench.command()
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(2))
+@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
+@click.option("--wait", "wait_s", default=300.0, show_default=True, help="For a phase at most.")
+@command_errors
+def flower(nodes: int, rounds: int, wait_s: float) -> None:
+    """Rounds over MQTT next to the same on Flower's SuperLink with SuperNodes."""
+    from simulations.bench_flower import bench as measure
+
+    figures(measure(nodes=nodes, rounds=rounds, wait_s=wait_s))
+
+
+@bench.command()
 @click.option("--seconds", default=20.0, show_default=True, help="Of each measurement.")
 @click.option("--devices", default=64, show_default=True, help="Replayed at full speed.")
 @click.option("--sessions", default="1,32,128,512", show_default=True, help="At a device's pace.")
