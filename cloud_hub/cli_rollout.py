@@ -1,6 +1,7 @@
 """`cloud_hub rollout`: a model version to a canary share first; its figures decide."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,14 @@ def rollout() -> None:
 )
 @config_option
 @command_errors
-def start(version: str, config: Path | None, source: str | None, **given: float | None) -> None:
+def start(
+    version: str,
+    source: str | None,
+    share: float | None,
+    least: int | None,
+    wait_s: float | None,
+    config: Path | None,
+) -> None:
     """Let a share of the devices run VERSION; widen it, or take it back, by what they do.
 
     It is taken back as soon as corrections or false accepts are surely more than on the other
@@ -51,11 +59,16 @@ def start(version: str, config: Path | None, source: str | None, **given: float 
         raise InvalidInputError("where do devices fetch it? give --source, or set rollout.source")
     if not where.startswith(("http://", "https://")):
         raise InvalidInputError(f"{where!r} is no http or https URL")
-    named = {name: getattr(defaults, name) if v is None else v for name, v in given.items()}
     name = new_name(datetime.now(UTC))
+    wish = Wish(
+        version,
+        where,
+        share or defaults.share,
+        least or defaults.least,
+        wait_s or defaults.wait_s,
+    )
     with open_database(config) as database:
-        begin(database, name, Wish(version, where, **named), "by hand")
-        _conduct(settings, database, name)
+        _conduct(settings, database, name, lambda: begin(database, name, wish, "by hand"))
 
 
 @rollout.command()
@@ -65,10 +78,13 @@ def start(version: str, config: Path | None, source: str | None, **given: float 
 def resume(rollout_id: str, config: Path | None) -> None:
     """Go on with a rollout that was stopped, or that nobody conducts."""
     from cloud_hub.rollout.controller import reopen
+    from cloud_hub.store import rollouts as store
 
     with open_database(config) as database:
-        reopen(database, rollout_id)
-        _conduct(rounds_settings(config), database, rollout_id)
+        with database.read() as connection:
+            store.rollout_of(connection, rollout_id, datetime.now(UTC))
+        settings = rounds_settings(config)
+        _conduct(settings, database, rollout_id, lambda: reopen(database, rollout_id))
 
 
 @rollout.command()
@@ -129,7 +145,10 @@ def _show(database: "Database", rollout_id: str, *, as_json: bool = False) -> No
     click.echo("\n".join(telling.page(found, nodes, awaited)))
 
 
-def _conduct(settings: "HubSettings", database: "Database", rollout_id: str) -> None:
+def _conduct(
+    settings: "HubSettings", database: "Database", rollout_id: str, begin: Callable[[], object]
+) -> None:
+    """Conducts a rollout, and says how it went; it begins only where there is a broker."""
     from cloud_hub.rollout.controller import take_up
     from fleet.ids import new_id
     from fleet.transport.mqtt import connect
@@ -137,8 +156,9 @@ def _conduct(settings: "HubSettings", database: "Database", rollout_id: str) -> 
     async def work() -> None:
         client = f"rollout-{new_id()[:8]}"
         async with connect(settings.broker, client_id=client, will=None) as transport:
+            begin()
+            click.echo(f"rollout {rollout_id}; Ctrl-C leaves it to a hub that serves")
             await take_up(transport, database, rollout_id, click.echo)
 
-    click.echo(f"rollout {rollout_id}; Ctrl-C leaves it to a hub that serves")
     run_until_signal(work())
     _show(database, rollout_id)

@@ -1,7 +1,8 @@
 """`cloud_hub rounds`: start, watch, stop and resume federated rounds."""
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cloud_hub.cli_query import config_option, url_of
+from fleet.errors import InvalidInputError
 from fleet.process import command_errors, run_until_signal
 
 if TYPE_CHECKING:
     from cloud_hub.rounds.telling import Told
     from cloud_hub.settings import HubSettings
     from cloud_hub.store.database import Database
-    from cloud_hub.store.rounds import Run
     from cloud_hub.store.schedule import Kind
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -51,9 +52,11 @@ def start(
     settings = rounds_settings(config)
     plan = Plan.from_texts(texts_of(changes))
     named = name or running.new_name(datetime.now(UTC))
+    base = device_bundle(settings.model, bundle)
     with open_database(config) as database:
-        running.begin(database, named, plan, device_bundle(settings.model, bundle), "by hand")
-        _conduct(settings, database, named)
+        _conduct(
+            settings, database, named, lambda: running.begin(database, named, plan, base, "by hand")
+        )
 
 
 @rounds.command()
@@ -62,7 +65,11 @@ def start(
 @command_errors
 def resume(run_id: str, config: Path | None) -> None:
     """Go on with a run that was stopped, or whose process died; nobody trains twice."""
+    from cloud_hub.store import rounds as store
+
     with open_database(config) as database:
+        with database.read() as connection:
+            store.run_of(connection, run_id, datetime.now(UTC))
         _conduct(rounds_settings(config), database, run_id)
 
 
@@ -175,7 +182,11 @@ def schedule() -> None:
     show_default=True,
     help="Condition: none, falling acceptance, a new cloud model, or enough fresh samples.",
 )
-@click.option("--limit", type=float, help="Of the condition: fall of the share, or samples.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(0),
+    help="Of the condition: fall of the share, or samples.",
+)
 @config_option
 @command_errors
 def add(  # one parameter an option
@@ -191,9 +202,14 @@ def add(  # one parameter an option
     from cloud_hub.rounds.job_store import trigger_of
     from cloud_hub.store import schedule as store
     from fleet.federation.plan import Plan, texts_of
+    from fleet.ids import is_level
 
     now, texts = datetime.now(UTC), texts_of(changes)
     plan = Plan.from_texts(texts)
+    if not is_level(name):
+        raise InvalidInputError(
+            f"{name!r} is no name: take 1 to 63 lower-case letters, digits, '-' or '_'"
+        )
     made = store.Schedule(
         name=name,
         kind=kind,
@@ -231,37 +247,65 @@ def remove(name: str, config: Path | None) -> None:
 
     with open_database(config) as database, database.write() as connection:
         store.remove(connection, name)
+    click.echo(f"{name} is removed")
 
 
-def _conduct(settings: "HubSettings", database: "Database", run_id: str) -> None:
+def _conduct(
+    settings: "HubSettings",
+    database: "Database",
+    run_id: str,
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Conducts a run, and says how it went; it begins only where there is a broker."""
     from cloud_hub.rounds import telling
     from cloud_hub.rounds.running import take_up
     from cloud_hub.store import rounds as store
     from fleet.ids import new_id
     from fleet.transport.mqtt import connect
 
-    shown: list[str] = []
+    board = Board()
 
     def show(told: "Told") -> None:
-        line = telling.told_line(told)
-        if shown[-1:] != [line]:
-            shown.append(line)
-            click.echo(line)
-
-    ended: list[Run] = []
+        board.show(f"{told.number} {told.phase}", telling.told_line(told))
 
     async def work() -> None:
         client = f"rounds-{new_id()[:8]}"
         async with connect(settings.broker, client_id=client, will=None) as transport:
-            ended.append(await take_up(transport, database, run_id, show))
+            begin()
+            click.echo(f"run {run_id}; stop with Ctrl-C")
+            await take_up(transport, database, run_id, show)
 
-    click.echo(f"run {run_id}; stop with Ctrl-C")
     run_until_signal(work())
+    board.end()
     now = datetime.now(UTC)
     with database.read() as connection:
         run, found = store.run_of(connection, run_id, now), store.rounds_of(connection, run_id)
     for line in telling.run_page(run, found, now):
         click.echo(line)
+
+
+class Board:
+    """Lines that say how something goes: one a subject, which at a terminal changes in place."""
+
+    def __init__(self) -> None:
+        self._subject, self._line = "", ""
+        self._is_live = sys.stdout.isatty()
+
+    def show(self, subject: str, line: str) -> None:
+        """Says a line, unless it was just said; elsewhere than at a terminal, one a subject."""
+        if line == self._line or (subject == self._subject and not self._is_live):
+            return
+        if self._is_live:
+            start = "\r\x1b[2K" if subject == self._subject else "\n" * bool(self._subject)
+            click.echo(f"{start}{line}", nl=False)
+        else:
+            click.echo(line)
+        self._subject, self._line = subject, line
+
+    def end(self) -> None:
+        """Leaves the last line as it is."""
+        if self._is_live and self._subject:
+            click.echo()
 
 
 def rounds_settings(config: Path | None) -> "HubSettings":

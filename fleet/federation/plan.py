@@ -1,12 +1,21 @@
 """How rounds are run: every number that a person may choose, with its only default."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fleet.errors import InvalidInputError
 from fleet.federation.gate import Limits
 from fleet.federation.samples import cloud_number
+
+StrategyName = Literal["trimmed-mean", "fedavg", "fedadam", "fedprox", "multikrum", "median"]
+STRATEGIES: tuple[str, ...] = get_args(StrategyName)
+LOSSES = ("inter-dro", "distillation")
+
+_LEAST = {"rounds": 1, "steps": 1, "least_nodes": 1, "least_samples": 1, "least_gain": -math.inf}
+_ABOVE_ZERO = {"batch", "rate", "deadline_s", "query_s", "quorum", "node_cap", "clip"}
+_KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class Plan:
                 continue
             kind: type[Any] = type(getattr(cls(), each.name))
             if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-                raise InvalidInputError(f"{each.name} is {value!r}: give it a {kind.__name__}")
+                raise InvalidInputError(f"{each.name} is {value!r}: give it {_KINDS[kind]}")
             given[each.name] = kind(value)
         return cls(**given)
 
@@ -83,7 +92,7 @@ class Plan:
             try:
                 values[name] = kind(text)
             except ValueError as error:
-                raise InvalidInputError(f"{name} is {text!r}: give it a {kind.__name__}") from error
+                raise InvalidInputError(f"{name} is {text!r}: give it {_KINDS[kind]}") from error
         return cls.from_fields(values)
 
     def to_config(self) -> dict[str, Any]:
@@ -91,13 +100,26 @@ class Plan:
         return {each.name.replace("_", "-"): getattr(self, each.name) for each in fields(self)}
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "steps", "batch", "least_nodes", "least_samples", "deadline_s"):
-            if getattr(self, name) <= 0:
-                raise InvalidInputError(f"{name} is {getattr(self, name)}: it must be above 0")
-        if not 0 < self.quorum <= 1:
+        self._check_numbers()
+        for name, known in (("loss", LOSSES), ("strategy", STRATEGIES)):
+            if (value := getattr(self, name)) not in known:
+                raise InvalidInputError(f"{name} is {value!r}: take one of {', '.join(known)}")
+        if self.least_nodes > self.most_nodes:
+            raise InvalidInputError(
+                f"least_nodes is {self.least_nodes}, above most_nodes, {self.most_nodes}"
+            )
+        if self.noise and self.strategy != "fedavg":
+            raise InvalidInputError("noise is counted for strategy=fedavg only: name that too")
+
+    def _check_numbers(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), _LEAST.get(each.name, 0)
+            if isinstance(value, int | float) and not least <= value < math.inf:
+                raise InvalidInputError(f"{each.name} is {value}: it must be at least {least:g}")
+            if not value and each.name in _ABOVE_ZERO:
+                raise InvalidInputError(f"{each.name} is {value}: it must be above 0")
+        if self.quorum > 1:
             raise InvalidInputError(f"quorum is {self.quorum}: a share between 0 and 1")
-        if self.loss not in {"inter-dro", "distillation"}:
-            raise InvalidInputError(f"loss is {self.loss!r}: inter-dro or distillation")
 
     @property
     def cloud_number(self) -> int:

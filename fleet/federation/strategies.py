@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fleet.errors import InvalidInputError
 from fleet.federation import codec
-
-StrategyName = Literal["trimmed-mean", "fedavg", "fedadam", "fedprox", "multikrum", "median"]
+from fleet.federation.plan import STRATEGIES
 
 _STATE = ("m_t", "v_t")  # FedAdam's moments, by array name
 _TRIM = 0.2
@@ -111,7 +110,7 @@ def make_strategy(
         case "median":
             return flower.FedMedian(**everybody)
         case _:
-            known = ", ".join(get_args(StrategyName))
+            known = ", ".join(STRATEGIES)
             raise InvalidInputError(f"there is no strategy {name!r}: take one of {known}")
 
 

@@ -357,10 +357,10 @@ def test_a_hub_that_shall_roll_out_must_know_where_devices_fetch() -> None:
         RolloutSettings(by_itself=True)
 
 
-async def retained(broker: MemoryBroker, node: NodeId) -> int:
+async def retained(broker: MemoryBroker, node: str) -> int:
     """The number of what was last desired of a node."""
     transport = broker.connect("looker")
-    async with transport.subscribe(topics.desired(node), qos=1, limit=10) as arrivals:
+    async with transport.subscribe(topics.desired(NodeId(node)), qos=1, limit=10) as arrivals:
         async for inbound in arrivals:
             inbound.ack()
             wanted = decode(inbound.payload)
