@@ -145,8 +145,10 @@ def rounds(nodes: int, rounds: int) -> None:
 @command_errors
 def flower(nodes: int, rounds: int, wait_s: float) -> None:
     """Rounds over MQTT next to the same on Flower's SuperLink with SuperNodes."""
+    from fleet.logs import configure_logs
     from simulations.bench_flower import bench as measure
 
+    configure_logs(log_format="console", level="warning")
     figures(measure(nodes=nodes, rounds=rounds, wait_s=wait_s))
 
 
