@@ -83,6 +83,7 @@ def read_open(service: Service, node: NodeId, message: GenerationOpen) -> Openin
             deadline_s=message.deadline_s,
             rule=Rule(cast(RuleName, message.rule), message.relaxation),
             lessons=Lessons(message.law_size, service.law_share),
+            wants_condition=message.wants_condition,
         )
     except (InvalidInputError, ProtocolError) as error:
         return _refused(message, "invalid", str(error))
@@ -128,6 +129,7 @@ def write_answer(
                 forwards=answer.cost.forwards,
                 queue_s=answer.cost.queue_s,
                 forward_s=answer.cost.forward_s,
+                condition=answer.condition,
             )
         case Judged():
             return VerifyResponse(

@@ -157,7 +157,8 @@ def load_device(settings: AgentSettings, *, trains: bool = False) -> Device:
         lambda: fastest_threads(bundle, os.cpu_count() or 1),
     )
     keeps_states = trains and can_train(settings.training)
-    return BundleDevice(bundle, threads, keeps_states=keeps_states)
+    told = settings.state_path / "told"
+    return BundleDevice(bundle, threads, keeps_states=keeps_states, told=told)
 
 
 def _load_tested(settings: AgentSettings, signed: Signed) -> Device:

@@ -1,6 +1,7 @@
 """The device that runs a bundle's ONNX graphs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,14 +9,16 @@ from numpy.typing import NDArray
 from edge_agent.device import Order
 from edge_agent.drafts import Draft, States
 from edge_agent.threads import fastest
+from edge_agent.told import Told
 from fleet.decoding.accept import START, Decision, decide, device_only, follow, score_of
 from fleet.decoding.residual import law_to_send
 from fleet.decoding.sampling import sharpen
 from fleet.decoding.uncertainty import quantise_features
-from fleet.errors import BundleError
+from fleet.errors import BundleError, InvalidInputError, TransportError
 from fleet.models.bundle import Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, Extra, ImageDecoder
 from fleet.prediction import Prediction
+from fleet.protocol.condition import SentCondition
 
 _TESTED = 16  # tokens of a self-test
 
@@ -23,10 +26,18 @@ _TESTED = 16  # tokens of a self-test
 class BundleDevice:
     """Loads the graphs once; any number of pictures run on them, one after the other."""
 
-    def __init__(self, bundle: Bundle, threads: int = 1, *, keeps_states: bool = False) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        threads: int = 1,
+        *,
+        keeps_states: bool = False,
+        told: Path | None = None,
+    ) -> None:
         """Reads the bundle's graphs; the device step runs on `threads` threads.
 
-        With `keeps_states` drafts carry the head's hidden states, if the graph gives them.
+        With `keeps_states` drafts carry the head's hidden states, if the graph gives them. What the
+        hub tells of captions, if the bundle reads none, is kept in the folder `told`.
 
         Raises:
             BundleError: A file is not what was signed, or no graph that runs here.
@@ -35,6 +46,7 @@ class BundleDevice:
         self._model = DeviceModel.load(bundle, threads)
         self._decoder = ImageDecoder.load(bundle)
         self._keeps_states = keeps_states and self._model.gives("guided_hidden")
+        self._told = Told(told, bundle.manifest.cloud_version, bundle.manifest.width)
         self._scale = np.asarray(bundle.manifest.feature_scale, np.float32)
 
     @property
@@ -59,11 +71,40 @@ class BundleDevice:
 
     def check(self, caption: str) -> None:
         """Raises InvalidInputError for a caption that the vocabulary does not hold."""
-        self._model.vocabulary.encode(caption)
+        if not self._asks_hub:
+            self._model.vocabulary.encode(caption)
+        elif not caption.strip():
+            raise InvalidInputError("the caption has no words")
+
+    def wants(self, caption: str) -> bool:
+        """Whether the hub has to tell of a caption: once, for a bundle without words."""
+        return self._asks_hub and self._told.get(caption) is None
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        """Keeps what the hub told."""
+        self._told.put(caption, condition)
+
+    @property
+    def _asks_hub(self) -> bool:
+        return self.manifest.condition == "hub"
+
+    def _caption(self, caption: str) -> Sequence[int] | SentCondition:
+        if not self._asks_hub:
+            return self._model.vocabulary.encode(caption)
+        if (told := self._told.get(caption)) is None:
+            raise TransportError(
+                "this model reads captions with the hub's help, once each: draw this one with the"
+                " hub first"
+            )
+        return told
 
     def begin(self, order: Order) -> "BundleDrafter":
-        """Encodes the caption and draws all noise of the picture at once."""
-        words = self._model.vocabulary.encode(order.caption)
+        """Encodes the caption and draws all noise of the picture at once.
+
+        Raises:
+            TransportError: Only the hub could read the caption, and it has not.
+        """
+        words = self._caption(order.caption)
         logits: tuple[Extra, ...] = ("logits",) if order.rule.name == "residual" else ()
         states: tuple[Extra, ...] = ("guided_hidden",) if self._keeps_states else ()
         state = self._model.begin(

@@ -64,6 +64,17 @@ class Device(Protocol):
         """Raises InvalidInputError for a caption that the models cannot read."""
         ...
 
+    def wants(self, caption: str) -> bool:
+        """Whether the hub has to tell what a caption means before a picture can begin."""
+        ...
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        """Keeps what the hub told of a caption; raises ProtocolError if it is not for this model.
+
+        Reads and writes a file, so it is called outside the loop.
+        """
+        ...
+
     def begin(self, order: Order) -> Drafter:
         """Prepares a picture; computes, so it is called outside the loop."""
         ...

@@ -21,7 +21,13 @@ from edge_agent.plan import Meter, Plan, Reason
 from edge_agent.session import Session
 from edge_agent.settings import WithoutCloud
 from edge_agent.verifier import Verifier
-from fleet.errors import CapacityError, FleetError, RequestTimeout, TransportError
+from fleet.errors import (
+    CapacityError,
+    FleetError,
+    ProtocolError,
+    RequestTimeout,
+    TransportError,
+)
 from fleet.ids import GenerationId
 
 FIRST_STEP_S = 0.002  # guess of a device step, until some are measured
@@ -205,6 +211,7 @@ class Generation:
 
     async def _run_with_cloud(self, verifier: Verifier) -> None:
         deadline = asyncio.get_running_loop().time() + self.plan.deadline_s
+        wants = await asyncio.to_thread(self.device.wants, self.order.caption)
         session = Session(
             verifier,
             self.generation,
@@ -213,20 +220,48 @@ class Generation:
             self.device,
             self.plan,
             self.pace,
+            wants_condition=wants,
         )
         self.meter = session.meter
         async with session:
             if not self._is_again:
                 session.push()  # the hub draws the prefix while the device prepares
-            desk = await self._begin()
-            while not self.picture.is_complete and not self._has_failed:
-                session.take()
-                session.push()
-                await self._advance(session, desk, deadline)
-                self._tell(session)
-                await self._preview()
+            problem = await self._be_told(session, deadline) if wants else None
+            if problem is None:
+                await self._draw(session, deadline)
+        if problem is not None:
+            raise problem
         if self._has_failed:
             raise _refusal(self.fallback, self.detail)
+
+    async def _draw(self, session: Session, deadline: float) -> None:
+        desk = await self._begin()
+        while not self.picture.is_complete and not self._has_failed:
+            session.take()
+            session.push()
+            await self._advance(session, desk, deadline)
+            self._tell(session)
+            await self._preview()
+
+    async def _be_told(self, session: Session, deadline: float) -> FleetError | None:
+        """Waits for what the hub says of the caption; why it says nothing, or nothing of use."""
+        begun, loop = time.perf_counter(), asyncio.get_running_loop()
+        while True:
+            session.take()
+            session.push()
+            if (told := session.condition) is not None:
+                break
+            give_up_at = min(session.patience_ends, deadline - RESERVE_S)
+            if session.is_refused or loop.time() >= give_up_at:
+                self._give_up(session)
+                return _refusal(self.fallback, self.detail)
+            await session.wait(give_up_at)
+        self.timing.wait_s += time.perf_counter() - begun
+        try:
+            await asyncio.to_thread(self.device.tell, self.order.caption, told)
+        except ProtocolError as error:
+            return TransportError(f"what the hub told of the caption is of no use: {error}")
+        return None
 
     @property
     def _has_failed(self) -> bool:

@@ -43,8 +43,12 @@ class Session:
         device: Device,
         plan: Plan,
         pace: Pace,
+        *,
+        wants_condition: bool = False,
     ) -> None:
         self.meter = Meter()
+        self.condition: bytes | None = None  # what the hub told of the caption, if that was asked
+        self._wants_condition = wants_condition
         self.reason: Reason = ""  # what stands between the picture and the cloud right now
         self.detail = ""
         self.was_opened = False
@@ -167,7 +171,10 @@ class Session:
         history = self._picture.history()
         features = self._features(history)
         about = self._about(self._opening, self._verifier.longest_repeat_s)
-        work = partial(self._verifier.open, about, self._order, history, features)
+        wants = self._wants_condition and self.condition is None
+        work = partial(
+            self._verifier.open, about, self._order, history, features, wants_condition=wants
+        )
         self._asking.ask(self._opening, work, "open")
 
     def _verify(self, worker: WorkerId) -> None:
@@ -230,6 +237,7 @@ class Session:
             self._lose("refused", str(error), final=True)
             return
         self.was_opened = True
+        self.condition = self.condition or answer.condition
         self._worker = answer.worker
         self._asking.gone.discard(answer.worker)  # it lives, perhaps again
         self.meter.cloud_version = answer.cloud_version

@@ -56,6 +56,14 @@ class Replaceable:
         """See `Device`."""
         self.present.check(caption)
 
+    def wants(self, caption: str) -> bool:
+        """See `Device`."""
+        return self.present.wants(caption)
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        """See `Device`."""
+        self.present.tell(caption, condition)
+
     def begin(self, order: Order) -> Drafter:
         """See `Device`."""
         return self.present.begin(order)

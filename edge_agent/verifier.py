@@ -112,9 +112,15 @@ class Verifier:
         await self._transport.wait_connected()
 
     async def open(
-        self, about: About, order: Order, history: Backlog, features: Features
+        self,
+        about: About,
+        order: Order,
+        history: Backlog,
+        features: Features,
+        *,
+        wants_condition: bool = False,
     ) -> tuple[Answer, CallStats]:
-        """Asks any worker for a session.
+        """Asks any worker for a session, and for what the caption means if the device wants that.
 
         Raises:
             RequestTimeout: No worker answered.
@@ -133,6 +139,7 @@ class Verifier:
             rule=order.rule.name,
             relaxation=order.rule.relaxation,
             law_size=self._law_size,
+            wants_condition=wants_condition,
             branch=history.branch,
             history=History(
                 tokens=pack_tokens(history.tokens),

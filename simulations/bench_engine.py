@@ -73,6 +73,10 @@ class Listening:
         self.batches.append(Batch(time.perf_counter(), tuple(spans)))
         return self.runner.run(spans)
 
+    def told(self, caption: tuple[int, ...]) -> bytes:
+        """See `Runner.told`."""
+        return self.runner.told(caption)
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

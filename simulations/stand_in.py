@@ -108,6 +108,13 @@ class StandInDevice:
         """See `Device.check`."""
         self.vocabulary.encode(caption)
 
+    def wants(self, caption: str) -> bool:  # noqa: ARG002 - it reads captions itself
+        """See `Device.wants`."""
+        return False
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        """See `Device.tell`."""
+
     def begin(self, order: Order) -> "StandInDrafter":
         """See `Device.begin`."""
         pair = self.styles.get(order.caption.partition(":")[0], self.pair)
@@ -193,6 +200,10 @@ class StandInRunner:
         if self.is_broken:
             raise ArithmeticError("this worker is broken")
         return [self._run(span) for span in spans]
+
+    def told(self, caption: tuple[int, ...]) -> bytes:  # noqa: ARG002 - as the interface has it
+        """See `Runner.told`; its devices read captions themselves."""
+        return b""
 
     def _run(self, span: Span) -> Logits:
         tokens = self._tokens.setdefault(span.slot, bytearray())

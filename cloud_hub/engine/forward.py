@@ -1,12 +1,12 @@
 """Run: one forward over the spans of many sessions, away from the event loop."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from cloud_hub.engine.requests import Answer, Logits
+from cloud_hub.engine.requests import Answer, Logits, Opened, Opening
 from cloud_hub.engine.runner import Runner, Span
 from cloud_hub.engine.steps import Task, settle
 from fleet.logs import get_logger
@@ -44,11 +44,13 @@ def compute(
         log.exception("forward_failed", spans=len(steps))
         return Outcome(clock() - started, [Broken()] * len(steps))
     forward_s = clock() - started
-    results = [_settle(step, logits, forward_s) for step, logits in zip(steps, rows, strict=True)]
+    results = [
+        _settle(runner, step, logits, forward_s) for step, logits in zip(steps, rows, strict=True)
+    ]
     return Outcome(forward_s, results)
 
 
-def _settle(step: Step, rows: Logits, forward_s: float) -> Answer | Broken | None:
+def _settle(runner: Runner, step: Step, rows: Logits, forward_s: float) -> Answer | Broken | None:
     """One session's trouble is no other's."""
     task = step.task
     task.forwards += 1
@@ -56,7 +58,16 @@ def _settle(step: Step, rows: Logits, forward_s: float) -> Answer | Broken | Non
     try:
         if not np.isfinite(rows).all():
             raise ArithmeticError("the model gave logits that are no numbers")
-        return settle(task, step.span, rows)
+        answer = settle(task, step.span, rows)
+        if isinstance(answer, Opened) and isinstance(task.request, Opening):
+            return _with_condition(runner, task.request, answer)
+        return answer
     except Exception:
         log.exception("step_failed", request_id=task.request.request_id)
         return Broken()
+
+
+def _with_condition(runner: Runner, opening: Opening, answer: Opened) -> Opened:
+    if not opening.wants_condition:
+        return answer
+    return replace(answer, condition=runner.told(opening.caption))

@@ -84,6 +84,7 @@ class Opening:
     rule: Rule = SHARED_NOISE
     unchecked: Unchecked | None = None  # None: a device asks
     lessons: Lessons = NO_LESSONS
+    wants_condition: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +132,7 @@ _PLAIN = (
     "prefix_tokens",
     "branch",
     "unchecked",
+    "wants_condition",
 )
 
 
@@ -145,11 +147,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session, and the tokens that were drawn for it."""
+    """A session, the tokens drawn for it, and what its caption means if that was asked."""
 
     tokens: tuple[int, ...]
     confidences: tuple[float, ...]
     cost: Cost
+    condition: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,3 +53,7 @@ class Runner(Protocol):
         after those of position 0 if the span begins a picture ([n + 1, V]).
         """
         ...
+
+    def told(self, caption: tuple[int, ...]) -> bytes:
+        """What a device without words of its own is told of a caption; empty: nothing."""
+        ...

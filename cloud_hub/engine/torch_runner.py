@@ -80,6 +80,10 @@ class TorchRunner:
             for index, head in enumerate(first)
         ]
 
+    def told(self, caption: tuple[int, ...]) -> bytes:
+        """See `Runner.told`."""
+        return self._model.told(self._condition(caption)[0])
+
     def _begin(self, span: Span) -> Logits | None:
         """Gives the slot its condition; the guided logits [1, V] of position 0."""
         if span.caption is None:

@@ -76,6 +76,8 @@ class Manifest(BaseModel):
     dynamic: bool = False
     max_run: int = Field(default=0, ge=0)
     row_starts: bool = False
+    # Who turns a caption into what the graphs need: the bundle's words, or the hub, once a caption.
+    condition: Literal["words", "hub"] = "words"
     prefix_tokens: int = Field(ge=0)
     feature_scale: tuple[float, ...] = Field(min_length=FEATURE_BYTES, max_length=FEATURE_BYTES)
     files: tuple[FileEntry, ...]

@@ -18,6 +18,7 @@ from fleet.models.interval_head import IntervalHead
 from fleet.models.layers import Attention, FeedForward, RMSNorm, TransformerBlock
 from fleet.models.masks import span_bias
 from fleet.models.transformer import Transformer, TransformerConfig, rotation_of
+from fleet.protocol.condition import SentCondition
 
 # What stays as the cloud has it, and is neither trained nor stored with what is.
 _FROZEN = ("body.tok_embeddings.", "head.center.")
@@ -35,6 +36,12 @@ class Start:
     def of(cls, condition: Condition) -> "Start":
         """Take from a cloud model's condition what a drafter needs."""
         return cls(condition.value[-1].flatten(1), condition.log_n, condition.start)
+
+    @property
+    def sent(self) -> SentCondition:
+        """Return how two rows, with and without caption, travel to a device."""
+        value, state = (each.float().cpu().numpy() for each in (self.value, self.state))
+        return SentCondition(value, float(self.log_n[0]), state)
 
     def at(self, rows: Tensor) -> "Start":
         """Return the start of some rows."""

@@ -27,6 +27,7 @@ from fleet.models.caption_features import (
     T5Encoder,
 )
 from fleet.models.conditions import Condition
+from fleet.models.drafter import Start
 from fleet.models.formats.llamagen import load_llamagen
 from fleet.models.formats.vq import load_vq
 from fleet.models.image_tokenizer import ImageTokenizer
@@ -35,6 +36,7 @@ from fleet.models.signing import read_file, replace_file
 from fleet.models.spans import SpanEngine
 from fleet.models.torch_model import CONFIG, CloudModel
 from fleet.models.transformer import TransformerConfig
+from fleet.protocol.condition import pack_condition
 
 LINKED_FORMAT: Final = "ciar-linked-1"
 _CAPTION_CACHE = "captions"
@@ -162,6 +164,10 @@ class LinkedModel(CloudModel):
         features = features.to(device, model.tok_embeddings.weight.dtype).expand(2, -1, -1)
         withheld = torch.tensor([False, True], device=device)
         return model.condition_features(features, valid.to(device).expand(2, -1), withheld)
+
+    def told(self, condition: Condition) -> bytes:
+        """See `CloudModel.told`."""
+        return pack_condition(Start.of(condition).sent)
 
 
 def _files(path: Path) -> list[Path]:

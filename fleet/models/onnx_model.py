@@ -21,8 +21,9 @@ from fleet.models.bundle import (
     Bundle,
     Manifest,
 )
-from fleet.models.caption import CaptionVocabulary, pad_left
+from fleet.models.caption import PAD, UNKNOWN, CaptionVocabulary, pad_left
 from fleet.prediction import SCORE_NAMES, Prediction
+from fleet.protocol.condition import SentCondition
 from fleet.protocol.messages import Sampling
 
 Floats = NDArray[np.float32]
@@ -57,8 +58,8 @@ class DeviceModel:
     """The device model of a bundle; holds no picture, so one serves any number of them in turn."""
 
     manifest: Manifest
-    vocabulary: CaptionVocabulary
-    _caption: onnxruntime.InferenceSession
+    vocabulary: CaptionVocabulary  # of nothing, where the hub reads captions
+    _caption: onnxruntime.InferenceSession | None
     _step: onnxruntime.InferenceSession
 
     @classmethod
@@ -68,16 +69,19 @@ class DeviceModel:
         Raises:
             BundleError: A graph is not one that the runtime reads.
         """
+        step = _session(bundle, STEP_GRAPH, threads)
+        if bundle.manifest.condition == "hub":
+            return cls(bundle.manifest, CaptionVocabulary((PAD, UNKNOWN)), None, step)
         return cls(
             bundle.manifest,
             CaptionVocabulary(tuple(json.loads(bundle.read(VOCABULARY))["words"])),
             _session(bundle, CAPTION_GRAPH),
-            _session(bundle, STEP_GRAPH, threads),
+            step,
         )
 
     def begin(
         self,
-        words: Sequence[int],
+        caption: Sequence[int] | SentCondition,
         *,
         seed: int,
         sampling: Sampling,
@@ -87,7 +91,7 @@ class DeviceModel:
         """Begin a picture.
 
         Args:
-            words: The caption's word ids, as `vocabulary.encode` returns them.
+            caption: Its word ids, as `vocabulary.encode` returns them, or what the hub told of it.
             seed: Of the noise that device and cloud share.
             sampling: How logits become a law.
             policy: Whose score and threshold the feature's margin is made of.
@@ -101,8 +105,6 @@ class DeviceModel:
             extras = (*extras, "logits")
         for name in extras:
             self._check_output(name)
-        caption = np.array(pad_left(words, manifest.caption_positions), np.int64)
-        value, log_n, start = self._caption.run(["value", "log_n", "start"], {"caption": caption})
         shape = (manifest.layers, 2, 2, manifest.heads, manifest.tokens, manifest.head_dim)
         cache = np.zeros(shape, np.float32)
         return DeviceState(
@@ -110,9 +112,7 @@ class DeviceModel:
             noise=gumbel(seed, np.arange(manifest.tokens), manifest.vocab_size),
             inputs={
                 **{f"cache_{i}": rows for i, rows in enumerate(cache.reshape(-1, *shape[2:]))},
-                "value": value,
-                "log_n": log_n,
-                "start": start,
+                **self._condition(caption),
                 "temperature": np.array([sampling.temperature], np.float32),
                 "guidance": np.array([sampling.guidance], np.float32),
                 "top_k": np.array([sampling.top_k], np.int64),
@@ -125,6 +125,19 @@ class DeviceModel:
             },
             extras=extras,
         )
+
+    def _condition(self, caption: Sequence[int] | SentCondition) -> dict[str, Floats]:
+        manifest = self.manifest
+        if self._caption is None:
+            told = caption if isinstance(caption, SentCondition) else _nothing(manifest.width)
+            value = told.value.reshape(1, 2, manifest.heads, manifest.head_dim)
+            log_n = np.array([told.log_n], np.float32)
+            return {"value": value, "log_n": log_n, "start": told.state}
+        if isinstance(caption, SentCondition):
+            raise InvalidInputError("this bundle reads captions by its own words")
+        words = np.array(pad_left(caption, manifest.caption_positions), np.int64)
+        names = ("value", "log_n", "start")
+        return dict(zip(names, self._caption.run(names, {"caption": words}), strict=True))
 
     def with_step_graph(self, graph: bytes) -> "DeviceModel":
         """Return the same model with another step graph, such as a quantised one; unchecked."""
@@ -202,6 +215,12 @@ class DeviceModel:
         """Put the picture's first tokens into the cache, so that the next one can be drafted."""
         for position, token in enumerate(tokens[:-1], start=1):
             self.step(state, position, token)
+
+
+def _nothing(width: int) -> SentCondition:
+    """What a self-test draws of."""
+    zeros = np.zeros((2, width), np.float32)
+    return SentCondition(zeros, 0.0, zeros)
 
 
 def open_graph(content: bytes, threads: int = 1) -> onnxruntime.InferenceSession:

@@ -109,6 +109,10 @@ class CloudModel:
         padded = np.array([pad_left(words, self.caption_positions)] * 2, np.int64)
         return self.condition(padded, np.array([False, True]))
 
+    def told(self, condition: Condition) -> bytes:  # noqa: ARG002 - others tell
+        """Return what a device is told of a pair's caption; nothing where it reads words itself."""
+        return b""
+
     def start_logits(self, condition: Condition) -> Tensor:
         """Return the logits [B, V] of position 0."""
         return self.engine.logits(condition.start)

@@ -67,6 +67,7 @@ class GenerationOpen(Message):
     rule: Name = "gumbel"  # how the cloud judges: "gumbel" or "residual"
     relaxation: float = Field(default=1.0, ge=1, le=100)  # of the residual rule; 1: exact
     law_size: int = Field(default=0, ge=0, le=256)  # codes of a law that the device learns from
+    wants_condition: bool = False  # the device cannot read the caption by itself
     branch: Count = 0
     history: History = History()
     deadline_s: Seconds
@@ -200,6 +201,7 @@ class GenerationOpened(Message):
     forwards: Count
     queue_s: Seconds
     forward_s: Seconds
+    condition: Arr = b""  # what the caption means to the model, if asked for (condition.py)
 
 
 class VerifyResponse(Message):

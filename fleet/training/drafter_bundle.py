@@ -1,6 +1,7 @@
 """Export of a trained drafter: a signed bundle beside the cloud model that it was made for."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +44,7 @@ from fleet.models.onnx_weights import in_int8
 from fleet.models.signing import generate_key, write_public_key
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.protocol.arrays import FEATURE_BYTES
+from fleet.protocol.condition import SentCondition, unpack_condition
 from fleet.protocol.messages import Sampling
 from fleet.training.budget import Bar
 from fleet.training.calibrate import CALL_BUDGET, CALL_SHARE, PREFIX_SHARE
@@ -99,7 +101,7 @@ def export_drafter_bundle(
         bar: Shows how far it is.
 
     Raises:
-        InvalidInputError: The model's condition is none that a bundle carries.
+        InvalidInputError: There are too few drawings.
         OutputError: The folder cannot be written.
         BundleError: The key cannot be read.
     """
@@ -112,7 +114,7 @@ def export_drafter_bundle(
         write_public_key(private_key, key)
         write_bundle(draft, fields, files, private_key)
         model = DeviceModel.load(Bundle.open(draft, key))
-        fields["thresholds"] = _thresholds(model, drawings, release, bar)
+        fields["thresholds"] = _thresholds(model, parts[0], drawings, release, bar)
     manifest = write_bundle(folder / DEVICE_FOLDER, fields, files, private_key)
     write_public_key(private_key, folder / PUBLIC_KEY)
     return manifest
@@ -131,16 +133,15 @@ def _files(
     # No interval feature was trained for such a pair: the hub adds nothing for what is sent.
     step = DrafterStep(drafter.float().cpu(), FeatureProjection(config.dim), codes)
     graph = export_drafter(step)
-    if not config.n_class:
-        raise InvalidInputError("only class-conditional models have drafters yet")
-    start = Start.of(_all_classes(cloud))
-    words = list(class_vocabulary(config.n_class).words)
-    return {
+    files = {
         STEP_GRAPH: in_int8(graph) if release.precision == "int8" else graph,
-        CAPTION_GRAPH: export_classes(start, len(_FIRST_WORDS), config.n_head),
         DECODER_GRAPH: export_decoder(tokenizer, config.n_token),
-        VOCABULARY: (json.dumps({"words": words}) + "\n").encode(),
     }
+    if config.n_class:
+        start, words = Start.of(_all_classes(cloud)), class_vocabulary(config.n_class).words
+        files[CAPTION_GRAPH] = export_classes(start, len(_FIRST_WORDS), config.n_head)
+        files[VOCABULARY] = (json.dumps({"words": list(words)}) + "\n").encode()
+    return files
 
 
 @torch.inference_mode()
@@ -159,7 +160,8 @@ def _fields(
         "grid": config.grid,
         "picture_size": config.grid * tokenizer.config.downsampling,
         "vocab_size": config.vocab_size,
-        "caption_positions": CLASS_WORDS,
+        "caption_positions": CLASS_WORDS if config.n_class else config.caption_length,
+        "condition": "words" if config.n_class else "hub",
         "layers": LAYERS,
         "heads": config.n_head,
         "head_dim": config.head_dim,
@@ -175,25 +177,38 @@ def _fields(
 
 
 def _thresholds(
-    model: DeviceModel, drawings: Drawings, release: DrafterRelease, bar: Bar
+    model: DeviceModel,
+    cloud: LinkedModel,
+    drawings: Drawings,
+    release: DrafterRelease,
+    bar: Bar,
 ) -> dict[str, float]:
     rows = drawings.rows("validation")[: release.pictures]
     seen = []
     for index, row in enumerate(rows):
         bar.show(index / len(rows), "thresholds")
-        seen.append(_scores(model, drawings.captions[row], drawings.tokens[row]))
+        caption = _as_told(model, cloud, drawings.captions[row])
+        seen.append(_scores(model, caption, drawings.tokens[row]))
     if not seen:
         raise InvalidInputError("no drawings for validation: draw at least ten pictures")
     quantiles = np.quantile(np.concatenate(seen), 1 - CALL_SHARE, axis=0)
     return dict(zip(SCORE_NAMES, map(float, quantiles), strict=True))
 
 
+def _as_told(model: DeviceModel, cloud: LinkedModel, caption: str) -> Sequence[int] | SentCondition:
+    """Return a caption as the device will have it."""
+    if model.manifest.condition == "words":
+        return model.vocabulary.encode(caption)
+    told = cloud.told(cloud.condition_pair(cloud.captions.encode(caption)))
+    return unpack_condition(told, model.manifest.width)
+
+
 def _scores(
-    model: DeviceModel, caption: str, tokens: NDArray[np.int64]
+    model: DeviceModel, caption: Sequence[int] | SentCondition, tokens: NDArray[np.int64]
 ) -> NDArray[np.floating[Any]]:
     """Return the scores [n, 6] of the positions after the prefix of one picture."""
-    words, sampling = model.vocabulary.encode(caption), model.manifest.sampling
-    state = model.begin(words, seed=0, sampling=sampling, policy=device_only())
+    sampling = model.manifest.sampling
+    state = model.begin(caption, seed=0, sampling=sampling, policy=device_only())
     found = [
         model.step(state, position, int(tokens[position - 1]) if position else -1).scores
         for position in range(len(tokens))

@@ -96,6 +96,12 @@ class HubToyDevice:
     def check(self, caption: str) -> None:
         VOCABULARY.encode(caption)
 
+    def wants(self, caption: str) -> bool:
+        return False
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        raise AssertionError("it reads captions itself")
+
     def begin(self, order: Order) -> HubToyDrafter:
         return HubToyDrafter(replace(order))
 

@@ -9,16 +9,17 @@ import torch
 
 from cloud_hub import app as hub_app
 from cloud_hub.settings import HubSettings
-from fleet.errors import BundleError
+from fleet.errors import BundleError, TransportError
 from fleet.models.bundle import Bundle
 from fleet.models.image_tokenizer import to_pixels
 from fleet.models.linked import linked_tokenizer, load_linked
+from fleet.protocol.condition import condition_bytes
 from fleet.transport.embedded import embedded_broker
 from simulations.processes import free_port
 from tests.integration.linked.family import make_bundle
 from tests.integration.linked.pair import agent_on, cloud_picture, hub_on, made
 from tests.unit.models.llamagen_files import GRID
-from tests.unit.models.tiny_linked import add_classes
+from tests.unit.models.tiny_linked import CAPTIONS, add_captions, add_classes
 
 TOKENS = GRID * GRID
 
@@ -32,6 +33,49 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = add_classes(work)
     make_bundle(work, folder, [str(number % 10) for number in range(20)])
     return folder
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model that reads features of captions, with a bundle that has no words."""
+    work = tmp_path_factory.mktemp("captions")
+    folder = add_captions(work)
+    make_bundle(work, folder, list(CAPTIONS) * 5, "--precision", "float32")
+    return folder
+
+
+async def test_a_caption_reaches_the_device_once_and_stays_there(
+    reader: Path, tmp_path: Path
+) -> None:
+    first, second = CAPTIONS[:2]
+    state = tmp_path / "node"
+    async with embedded_broker(free_port()) as broker:
+        async with hub_on(broker, reader, tmp_path / "hub"):
+            # All of a picture comes with the answer to its opening: nothing else is counted.
+            async with agent_on(broker, reader, state, prefix_tokens=TOKENS) as running:
+                exact = await made(running, first, "verify-all", seed=5)
+                again = await made(running, first, "verify-all", seed=5)
+                sampling = running.manifest.sampling
+            async with agent_on(broker, reader, state) as running:
+                shared = await made(running, second, "ciar", seed=6)
+                with pytest.raises(TransportError, match="captions, but not of this one"):
+                    await made(running, "a dog", "ciar", seed=7)
+        async with agent_on(broker, reader, state, outage_patience_s=0.5) as running:
+            alone = await made(running, first, "ciar", seed=8)
+            with pytest.raises(TransportError, match="did not answer"):
+                await made(running, CAPTIONS[2], "ciar", seed=8)
+            with pytest.raises(TransportError, match="draw this one with the hub first"):
+                await made(running, CAPTIONS[2], "device-only", seed=8)
+
+    cloud = load_linked(reader)
+    pair = cloud.condition_pair(cloud.captions.encode(first))
+    wanted = cloud_picture(cloud.engine.transformer, pair, sampling, seed=5)
+    assert exact.picture.tokens.tolist() == again.picture.tokens.tolist() == wanted
+    spared = exact.meter.bytes_down - again.meter.bytes_down
+    assert condition_bytes(64) < spared < condition_bytes(64) + 40
+    assert shared.fallback == ""
+    assert alone.picture.tally.local + alone.picture.tally.unverified == TOKENS
+    assert len(list((state / "told").iterdir())) == 2
 
 
 async def test_a_cloud_of_classes_and_its_drafter_draw_together(

@@ -1,6 +1,7 @@
 """What the engine tells a device of the cloud's laws, so that it may learn."""
 
 import numpy as np
+import pytest
 
 from cloud_hub.engine.requests import Judged, Lessons, Run
 from fleet.decoding.noise import Stream, uniform
@@ -65,3 +66,14 @@ async def test_a_law_has_no_more_codes_than_there_are() -> None:
     np.testing.assert_allclose(
         np.exp(answer.top_laws.log_probs.astype(np.float64)).sum(axis=1), 1.0, atol=1e-2
     )
+
+
+@pytest.mark.parametrize(("wants", "told"), [(True, bytes(CAPTION)), (False, b"")])
+async def test_a_device_is_told_of_a_caption_if_it_asks(wants: bool, told: bytes) -> None:
+    async with Bench().running() as bench:
+        request = opening(caption=CAPTION, seed=SEED, wants_condition=wants)
+
+        answer = opened(await bench.ask(request))
+        repeated = opened(await bench.ask(request))
+
+    assert answer.condition == repeated.condition == told

@@ -64,6 +64,10 @@ class ToyRunner:
         self.batches.append(list(spans))
         return [self._run(span) for span in spans]
 
+    def told(self, caption: tuple[int, ...]) -> bytes:
+        """See `Runner.told`."""
+        return bytes(caption)
+
     def _run(self, span: Span) -> Logits:
         end = span.start + len(span.run)
         assert end <= self.positions
@@ -132,6 +136,7 @@ def opening(
     history: Run = EMPTY,
     deadline_s: float = 5.0,
     lessons: Lessons = NO_LESSONS,
+    wants_condition: bool = False,
 ) -> Opening:
     """An opening with the tests' defaults."""
     return Opening(
@@ -147,6 +152,7 @@ def opening(
         history=history,
         deadline_s=deadline_s,
         lessons=lessons,
+        wants_condition=wants_condition,
     )
 
 

@@ -148,6 +148,12 @@ class ToyDevice:
         if not caption:
             raise InvalidInputError("the caption has no words")
 
+    def wants(self, caption: str) -> bool:
+        return False
+
+    def tell(self, caption: str, condition: bytes) -> None:
+        raise AssertionError("it reads captions itself")
+
     def begin(self, order: Order) -> ToyDrafter:
         return ToyDrafter(order, self.size)
 
