@@ -230,7 +230,8 @@ async def _record(
 def _load(settings: HubSettings, database: Database | None) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
     from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
-    from fleet.models.linked import is_linked, linked_tokenizer, load_linked
+    from fleet.models.linked import linked_tokenizer, load_linked
+    from fleet.models.linked_config import is_linked
     from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
     if settings.engine.threads is not None:
@@ -271,7 +272,7 @@ def _load(settings: HubSettings, database: Database | None) -> Hub:
 def _home(folder: Path) -> Path:
     """Where a cloud model's device bundle and its public key lie: beside it, or, where its folder
     only points at files and others lie beside it, inside."""
-    from fleet.models.linked import is_linked
+    from fleet.models.linked_config import is_linked
 
     return folder if is_linked(folder) else folder.parent
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from cloud_hub.cli_calibrate import calibrate
+from cloud_hub.cli_models import models
 from cloud_hub.cli_query import config_option, query
 from cloud_hub.cli_rollout import rollout
 from cloud_hub.cli_rounds import rounds
@@ -109,63 +110,8 @@ def settings(config: Path | None) -> None:
     click.echo(show_settings(load_settings(HubSettings, config)))
 
 
-@main.group()
-def models() -> None:
-    """Add models that you have as files; docs/llamagen.md says which."""
-
-
-@models.group()
-def add() -> None:
-    """Check a model's files, say what it is, and make it ready to serve; no file is copied."""
-
-
-@add.command()
-@click.argument("weights", type=click.Path(path_type=Path))
-@click.option(
-    "--tokenizer", type=click.Path(path_type=Path), required=True, help="The image tokenizer."
-)
-@click.option("--text", type=click.Path(path_type=Path), help="Folder with the T5 for captions.")
-@click.option("--captions", type=click.Path(path_type=Path), help="File of caption features.")
-@click.option("--grid", type=click.IntRange(1, 64), help="Tokens of one side, if no name says.")
-@click.option("--heads", type=click.IntRange(1), help="Only of a size that was not released.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16"]),
-    default="bfloat16",
-    show_default=True,
-    help="What it is computed in.",
-)
-@click.option("--name", help="Of the family. Default: from the model.")
-@config_option
-@command_errors
-def llamagen(config: Path | None, text: Path | None, captions: Path | None, **named: Any) -> None:
-    """A LlamaGen token model: a released checkpoint, or a folder of LANTERN's layout."""
-    from cloud_hub.models import Addition, add_llamagen
-    from fleet.models.linked import CaptionSource
-
-    source = None
-    if captions or text:
-        source = CaptionSource(kind="file" if captions else "t5", path=captions or text or Path())
-    added = add_llamagen(Addition(captions=source, **named), _settings(config).data_dir)
-    for what, fact in added.facts:
-        click.echo(f"{what:<12}{fact}")
-    click.echo(f"serve it with CLOUD_HUB_MODEL={added.folder} cloud_hub serve")
-
-
-@models.command("captions")
-@click.argument("captions", type=click.Path(path_type=Path))
-@click.option("--text", type=click.Path(path_type=Path), required=True, help="Folder with a T5.")
-@click.option("--length", default=120, show_default=True, help="Most tokens of a caption.")
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Added to, or made.")
-@command_errors
-def models_captions(captions: Path, text: Path, length: int, output: Path) -> None:
-    """Write the features of captions, one a line, for hubs without a T5."""
-    from cloud_hub.models import add_captions
-
-    click.echo(f"{output} holds {add_captions(captions, text, output, length)} captions")
-
-
 main.add_command(query)
+main.add_command(models)
 main.add_command(calibrate)
 main.add_command(rounds)
 main.add_command(rollout)

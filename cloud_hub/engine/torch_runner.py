@@ -12,11 +12,12 @@ from cloud_hub.engine.runner import Span
 from fleet.decoding.sampling import guide
 from fleet.errors import InvalidInputError
 from fleet.models import spans as model_spans
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.torch_model import CloudModel
 
 _MIB = 1 << 20
 _CAPTIONS_KEPT = 256
+_KEPT_BYTES = 256 * _MIB  # of them: a prompt of a large model takes a hundred MiB
 
 
 def set_threads(threads: int) -> None:
@@ -50,7 +51,8 @@ class TorchRunner:
         self._model = model
         self._slots = slots
         self._cache = model.new_cache(2 * slots)
-        self._conditions: OrderedDict[tuple[int, ...], tuple[Condition, Logits]] = OrderedDict()
+        self._conditions: OrderedDict[tuple[int, ...], tuple[Condition | Prompt, Logits]]
+        self._conditions = OrderedDict()
 
     @property
     def slots(self) -> int:
@@ -93,12 +95,13 @@ class TorchRunner:
             self._cache.begin(2 * span.slot + branch, condition, branch)
         return _guided([logits[:1], logits[1:]], span)
 
-    def _condition(self, caption: tuple[int, ...]) -> tuple[Condition, Logits]:
+    def _condition(self, caption: tuple[int, ...]) -> tuple[Condition | Prompt, Logits]:
         if caption not in self._conditions:
             condition = self._model.condition_pair(caption)
             logits = self._model.start_logits(condition).cpu().numpy()
             self._conditions[caption] = condition, logits
-            if len(self._conditions) > _CAPTIONS_KEPT:
+            most = min(_CAPTIONS_KEPT, max(_KEPT_BYTES // max(condition.nbytes, 1), 1))
+            while len(self._conditions) > most:
                 self._conditions.popitem(last=False)
         self._conditions.move_to_end(caption)
         return self._conditions[caption]

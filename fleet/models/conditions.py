@@ -15,6 +15,11 @@ class Condition:
     log_n: Tensor  # [B], the log of their number: the virtual position's attention bias
     start: Tensor  # [B, D], output hidden state of the last caption position
 
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that it takes."""
+        return self.value.nbytes + self.start.nbytes
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -23,6 +28,11 @@ class Prompt:
     rows: Tensor  # [L, 2, B, H, C, head_dim], keys and values
     lengths: Tensor  # [B], how many of the last positions are tokens; padding is not counted
     start: Tensor  # [B, D], output hidden state of the last position
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that it takes."""
+        return self.rows.nbytes + self.start.nbytes
 
 
 class CaptionProjection(nn.Module):

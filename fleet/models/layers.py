@@ -22,6 +22,18 @@ class RMSNorm(nn.Module):
         return (wide * scale).type_as(x) * self.weight
 
 
+class HiddenHead(nn.Module):
+    """A norm and a hidden layer between the last block and the output."""
+
+    def __init__(self, dim: int, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.norm = RMSNorm(dim, eps)
+        self.hidden = nn.Linear(dim, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.hidden(self.norm(x)))
+
+
 class HeadNorm(nn.Module):
     """Layer normalisation of each head's queries or keys, with weights of its own a head."""
 

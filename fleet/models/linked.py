@@ -1,23 +1,14 @@
-"""A cloud model that stays in the files it was released in: a small folder points at them.
+"""A cloud model at work from the files it was released in, whoever's layout they have."""
 
-The files are large and somebody else's, so they are neither copied nor converted. They are
-hashed when they are added, and known by size and modification time from then on; what changed is
-refused, since pictures would silently change too.
-"""
-
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Final, Literal
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from numpy.typing import NDArray
 
-from fleet.errors import BundleError, InvalidInputError, OutputError
-from fleet.ids import ModelVersion
-from fleet.models.bundle import content_version
+from fleet.errors import InvalidInputError
 from fleet.models.caption import Captions, ClassCaptions
 from fleet.models.caption_features import (
     FeatureCache,
@@ -26,166 +17,57 @@ from fleet.models.caption_features import (
     FeatureSource,
     T5Encoder,
 )
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.drafter import Start
+from fleet.models.formats.chameleon import Vocabulary, load_chameleon
+from fleet.models.formats.janus import JanusVocabulary, load_janus
 from fleet.models.formats.llamagen import load_llamagen
 from fleet.models.formats.vq import load_vq
-from fleet.models.image_tokenizer import ImageTokenizer
+from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import IntervalFeature
-from fleet.models.signing import read_file, replace_file
+from fleet.models.linked_config import DTYPES, CaptionSource, Kind, LinkedConfig
+from fleet.models.prompts import PromptCaptions, PromptStyle
 from fleet.models.spans import SpanEngine
-from fleet.models.torch_model import CONFIG, CloudModel
-from fleet.models.transformer import TransformerConfig
+from fleet.models.torch_model import CloudModel
+from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.protocol.condition import pack_condition
 
-LINKED_FORMAT: Final = "ciar-linked-1"
 _CAPTION_CACHE = "captions"
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DtypeName = Literal["float32", "bfloat16"]
-
-
-class FileStamp(BaseModel):
-    """A file or folder that is pointed at, and what it was when it was added."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: Path
-    size: int = Field(ge=0)
-    modified_ns: int
-    sha256: str  # of the files' own hashes, in the order of their names
-
-    @classmethod
-    def of(cls, path: Path) -> "FileStamp":
-        """Stamp what is at `path` now, a folder by all of its files; reads everything once.
-
-        Raises:
-            InvalidInputError: There is nothing, or nothing that can be read.
-        """
-        digest = sha256()
-        try:
-            for each in _files(path):
-                with each.open("rb") as file:
-                    digest.update(file_digest(file, "sha256").digest())
-            size, modified = _size_and_time(path)
-        except OSError as error:
-            raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
-        hexadecimal = digest.hexdigest()
-        return cls(path=path.resolve(), size=size, modified_ns=modified, sha256=hexadecimal)
-
-    def check(self) -> None:
-        """Hold the file against its stamp.
-
-        Raises:
-            BundleError: It is gone, or not what was added.
-        """
-        try:
-            now = _size_and_time(self.path)
-        except OSError as error:
-            raise BundleError(
-                f"{self.path} cannot be read ({error.strerror}): add the model again"
-            ) from error
-        if now != (self.size, self.modified_ns):
-            raise BundleError(f"{self.path} is not what was added: add the model again")
-
-
-class CaptionSource(BaseModel):
-    """Where a text-conditional model's captions become features."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["t5", "file"]
-    path: Path
-
-
-class LinkedConfig(BaseModel):
-    """What `config.json` of a linked model holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal["ciar-linked-1"] = LINKED_FORMAT
-    kind: Literal["llamagen"] = "llamagen"
-    family: str = Field(min_length=1, max_length=64)
-    weights: FileStamp
-    tokenizer: FileStamp
-    grid: int = Field(gt=0, le=64)
-    heads: int | None = None  # only of sizes that nobody released
-    dtype: DtypeName
-    captions: CaptionSource | None = None  # None: classes
-
-    @property
-    def version(self) -> ModelVersion:
-        """The version of the model: a hash of what it is made of, wherever that lies."""
-        places = {"weights": {"path", "modified_ns"}, "tokenizer": {"path", "modified_ns"}}
-        made_of = self.model_dump_json(exclude={**places, "captions": True})
-        return content_version({CONFIG: made_of.encode()})
-
-    @classmethod
-    def read(cls, folder: Path) -> "LinkedConfig":
-        """Read the configuration of a linked model.
-
-        Raises:
-            BundleError: It is not one.
-        """
-        try:
-            return cls.model_validate_json(read_file(folder / CONFIG))
-        except ValidationError as error:
-            what = error.errors()[0]["msg"]
-            raise BundleError(f"{folder / CONFIG} is no linked model: {what}") from error
-
-    def write(self, folder: Path) -> None:
-        """Write the configuration.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / CONFIG, (self.model_dump_json(indent=1) + "\n").encode())
-        except OSError as error:
-            raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
+# Chameleon's codes have lengths of their own; the others' are on the unit sphere.
+_UNIT_CODES: dict[Kind, bool] = {"llamagen": True, "chameleon": False, "janus": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedModel(CloudModel):
-    """A LlamaGen model at work; its conditions come from classes or from caption features."""
+    """Its conditions come from classes, from caption features or from prompts of text tokens."""
 
     captions: Captions
 
     @torch.inference_mode()
-    def condition_pair(self, words: Sequence[int]) -> Condition:
+    def condition_pair(self, words: Sequence[int]) -> Condition | Prompt:
         """See `CloudModel.condition_pair`; `words` are what `captions.encode` returns."""
         model, device = self.engine.transformer, self.engine.device
-        if isinstance(self.captions, ClassCaptions):
-            pair = torch.tensor([words[0], self.captions.classes], device=device)
-            return model.condition_classes(pair)
-        assert isinstance(self.captions, FeatureCaptions)
-        features, valid = self.captions.features(tuple(words))
-        features = features.to(device, model.tok_embeddings.weight.dtype).expand(2, -1, -1)
-        withheld = torch.tensor([False, True], device=device)
-        return model.condition_features(features, valid.to(device).expand(2, -1), withheld)
+        match self.captions:
+            case ClassCaptions(classes):
+                return model.condition_classes(torch.tensor([words[0], classes], device=device))
+            case PromptCaptions() as prompts:
+                ids, valid = prompts.pair(words)
+                return model.prompt(ids.to(device), valid.to(device))
+            case FeatureCaptions() as captions:
+                features, valid = captions.features(tuple(words))
+                dtype = model.tok_embeddings.weight.dtype
+                features = features.to(device, dtype).expand(2, -1, -1)
+                withheld = torch.tensor([False, True], device=device)
+                valid = valid.to(device).expand(2, -1)
+                return model.condition_features(features, valid, withheld)
+            case other:
+                raise TypeError(f"no condition is made of {type(other).__name__}")
 
-    def told(self, condition: Condition) -> bytes:
-        """See `CloudModel.told`."""
+    def told(self, condition: Condition | Prompt) -> bytes:
+        """See `CloudModel.told`; a prompt does not collapse, so there is nothing short to tell."""
+        if isinstance(condition, Prompt):
+            return b""
         return pack_condition(Start.of(condition).sent)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(each for each in path.rglob("*") if each.is_file()) or [path]
-
-
-def _size_and_time(path: Path) -> tuple[int, int]:
-    stats = [each.stat() for each in _files(path)]
-    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
-
-
-def is_linked(folder: Path) -> bool:
-    """Whether a cloud model's folder points at files elsewhere."""
-    try:
-        found = json.loads(read_file(folder / CONFIG)).get("format")
-    except (ValueError, AttributeError):
-        return False
-    return bool(found == LINKED_FORMAT)
 
 
 def load_linked(folder: Path, device: str = "cpu") -> LinkedModel:
@@ -198,14 +80,29 @@ def load_linked(folder: Path, device: str = "cpu") -> LinkedModel:
     config = LinkedConfig.read(folder)
     for stamp in (config.weights, config.tokenizer):
         stamp.check()
-    transformer = load_llamagen(
-        config.weights.path, config.grid, dtype=DTYPES[config.dtype], heads=config.heads
-    )
-    captions = captions_of(transformer.config, config.captions, folder / _CAPTION_CACHE)
+    transformer = read_transformer(config)
+    captions = captions_of(config, transformer.config, folder)
     # No interval feature was trained for it: a fresh one adds exactly nothing.
     feature = IntervalFeature(transformer.config.dim).to(device).eval()
     engine = SpanEngine(transformer.to(device))
     return LinkedModel(config.family, config.version, engine, feature, captions)
+
+
+def read_transformer(config: LinkedConfig) -> Transformer:
+    """Read the token model that a configuration names.
+
+    Raises:
+        InvalidInputError: A file cannot be read, or holds another model.
+    """
+    path, dtype = config.weights.path, DTYPES[config.dtype]
+    if config.kind == "llamagen":
+        return load_llamagen(path, config.grid, dtype=dtype, heads=config.heads)
+    if config.prompt_length is None:
+        raise InvalidInputError("a model that reads prompts needs their length: add it again")
+    sizes = {"prompt_length": config.prompt_length, "grid": config.grid}
+    if config.kind == "janus":
+        return load_janus(path, heads=config.heads, dtype=dtype, **sizes)
+    return load_chameleon(path, Vocabulary.read(_source(config).path), dtype=dtype, **sizes)
 
 
 def linked_tokenizer(folder: Path) -> ImageTokenizer:
@@ -215,26 +112,57 @@ def linked_tokenizer(folder: Path) -> ImageTokenizer:
         BundleError: The configuration is wrong, or the file is gone or not the one that was added.
         InvalidInputError: The file cannot be read.
     """
-    stamp = LinkedConfig.read(folder).tokenizer
-    stamp.check()
-    return load_vq(stamp.path, unit_codes=True)
+    config = LinkedConfig.read(folder)
+    config.tokenizer.check()
+    return read_tokenizer(config.kind, config.tokenizer.path)
 
 
-def captions_of(config: TransformerConfig, source: CaptionSource | None, cache: Path) -> Captions:
-    """Return what reads captions for a model.
+def read_tokenizer(kind: Kind, path: Path) -> ImageTokenizer:
+    """Read an image tokenizer of a kind of model.
+
+    Raises:
+        InvalidInputError: The file cannot be read, or holds none.
+    """
+    return load_vq(path, unit_codes=_UNIT_CODES[kind])
+
+
+@torch.inference_mode()
+def decode_tokens(tokenizer: ImageTokenizer, tokens: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return the picture [side, side, 3] of all its tokens [T]."""
+    pixels: NDArray[np.uint8] = to_pixels(tokenizer.decode(torch.from_numpy(tokens)[None]))[
+        0
+    ].numpy()
+    return pixels
+
+
+def captions_of(config: LinkedConfig, sizes: TransformerConfig, folder: Path) -> Captions:
+    """Return what reads captions for a model; `folder` keeps features that an encoder made.
 
     Raises:
         InvalidInputError: The source is missing, cannot be read, or is not the model's.
     """
-    if config.n_class:
-        return ClassCaptions(config.n_class)
-    if source is None:
-        raise InvalidInputError(
-            "the model reads captions as T5 features: name a folder with a T5 or a file of features"
+    if sizes.n_class:
+        return ClassCaptions(sizes.n_class)
+    source = _source(config)
+    if sizes.has_prompt:
+        style: PromptStyle = (
+            JanusVocabulary.read(source.path)
+            if config.kind == "janus"
+            else Vocabulary.read(source.path)
         )
+        return PromptCaptions(source.path, style, sizes.caption_length)
     features: FeatureSource
     if source.kind == "file":
         features = FeatureFile(source.path)
     else:
-        features = FeatureCache(T5Encoder(source.path, config.caption_length), cache)
-    return FeatureCaptions(features, config.caption_length, config.caption_dim)
+        encoder = T5Encoder(source.path, sizes.caption_length)
+        features = FeatureCache(encoder, folder / _CAPTION_CACHE)
+    return FeatureCaptions(features, sizes.caption_length, sizes.caption_dim)
+
+
+def _source(config: LinkedConfig) -> CaptionSource:
+    if config.captions is None:
+        raise InvalidInputError(
+            "the model reads captions as T5 features: name a folder with a T5 or a file of features"
+        )
+    return config.captions

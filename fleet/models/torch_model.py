@@ -18,7 +18,7 @@ from fleet.ids import ModelVersion
 from fleet.models.bundle import VOCABULARY, content_version
 from fleet.models.caption import pad_left
 from fleet.models.checkpoint import load_weights
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import IntervalFeature
 from fleet.models.signing import read_file
@@ -104,16 +104,16 @@ class CloudModel:
         hidden = None if withheld is None else torch.from_numpy(withheld).to(device)
         return self.engine.transformer.condition(torch.from_numpy(captions).to(device), hidden)
 
-    def condition_pair(self, words: Sequence[int]) -> Condition:
+    def condition_pair(self, words: Sequence[int]) -> Condition | Prompt:
         """Collapse one caption twice: row 0 with it, row 1 with it withheld."""
         padded = np.array([pad_left(words, self.caption_positions)] * 2, np.int64)
         return self.condition(padded, np.array([False, True]))
 
-    def told(self, condition: Condition) -> bytes:  # noqa: ARG002 - others tell
+    def told(self, condition: Condition | Prompt) -> bytes:  # noqa: ARG002 - others tell
         """Return what a device is told of a pair's caption; nothing where it reads words itself."""
         return b""
 
-    def start_logits(self, condition: Condition) -> Tensor:
+    def start_logits(self, condition: Condition | Prompt) -> Tensor:
         """Return the logits [B, V] of position 0."""
         return self.engine.logits(condition.start)
 

@@ -24,6 +24,7 @@ from fleet.models.layers import (
     ROPE_BASE,
     Attention,
     FeedForward,
+    HiddenHead,
     RMSNorm,
     TransformerBlock,
     grid_rotation,
@@ -42,6 +43,8 @@ class TransformerConfig:
     word ids, with neither a caption's ready features. With `has_prompt` it is a prompt of at most
     `caption_length` of `n_word` text tokens, which the image's tokens follow in one row
     (Chameleon); `qk_norm` normalises queries and keys of each head.
+
+    With `head_hidden` the output has a hidden layer of that width before it, and a bias (Janus).
 
     To an image's tokens each position of a caption counts `caption_weight` times in attention: its
     key is zero, so three or four words are lost among 256 tokens otherwise.
@@ -63,6 +66,7 @@ class TransformerConfig:
     norm_eps: float = NORM_EPS
     rope_base: float = ROPE_BASE
     caption_weight: int = 1
+    head_hidden: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -92,8 +96,11 @@ class Transformer(nn.Module):
         self.cls_embedding = _condition_embedding(config)
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(_block(config) for _ in range(config.n_layer))
-        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.norm: nn.Module = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.head_hidden:
+            self.norm = HiddenHead(config.dim, config.head_hidden, config.norm_eps)
+            self.output = nn.Linear(config.head_hidden, config.vocab_size)
         self.register_buffer("rotation", rotation_of(config), persistent=False)
         self._initialise()
 

@@ -98,7 +98,7 @@ def draw_pictures(  # noqa: PLR0913 - a stage's own
 
 def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition:
     """Return the conditions of captions, and after them those of each one withheld: 2B rows."""
-    pairs = [model.condition_pair(model.captions.encode(caption)) for caption in captions]
+    pairs = [_collapsed(model, caption) for caption in captions]
     order = torch.arange(2 * len(pairs)).view(-1, 2).T.flatten().to(model.engine.device)
     whole = Condition(
         torch.cat([pair.value for pair in pairs], dim=1),
@@ -106,6 +106,13 @@ def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition:
         torch.cat([pair.start for pair in pairs]),
     )
     return condition_at(whole, order)
+
+
+def _collapsed(model: LinkedModel, caption: str) -> Condition:
+    pair = model.condition_pair(model.captions.encode(caption))
+    if isinstance(pair, Condition):
+        return pair
+    raise InvalidInputError("a drafter is made for models of classes or captions, not of prompts")
 
 
 def condition_at(condition: Condition, rows: torch.Tensor) -> Condition:

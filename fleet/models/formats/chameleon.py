@@ -16,7 +16,13 @@ from torch import Tensor
 from fleet.errors import InvalidInputError
 from fleet.models.formats.assemble import assemble, layer_count, matrix_shape
 from fleet.models.formats.files import Weights, read_weights
-from fleet.models.formats.names import fuse_qkv, is_transformers_layout, native_names
+from fleet.models.formats.names import (
+    fuse_qkv,
+    interleaved,
+    is_transformers_layout,
+    native_names,
+)
+from fleet.models.prompts import pad_prompts
 from fleet.models.transformer import Transformer, TransformerConfig
 
 KIND = "Chameleon"
@@ -69,18 +75,22 @@ class Vocabulary:
         """The tokens of the unconditional branch of guidance."""
         return [self.begin, self.begin_image]
 
-    def pad(self, prompts: Sequence[Sequence[int]], length: int) -> tuple[Tensor, Tensor]:
-        """Pad prompts on the left; return ids [B, length] and what is no padding [B, length].
+    def text(self, caption: str) -> str:
+        """Return the text of a prompt: the caption."""
+        return caption
 
-        Raises:
-            InvalidInputError: A prompt is longer.
-        """
-        longest = max(map(len, prompts))
-        if longest > length:
-            raise InvalidInputError(f"a prompt of {longest} tokens does not fit in {length}")
-        rows = [[self.padding] * (length - len(p)) + list(p) for p in prompts]
-        valid = [[False] * (length - len(p)) + [True] * len(p) for p in prompts]
-        return torch.tensor(rows), torch.tensor(valid)
+    def without(self, prompt: Sequence[int]) -> list[int]:  # noqa: ARG002 - the same for all
+        """Return the unconditional branch of any prompt."""
+        return self.no_prompt
+
+    def is_text(self, token: int) -> bool:
+        """Whether a caption may hold a token."""
+        special = (self.begin, self.padding, self.end_of_turn, self.begin_image)
+        return token not in special and token not in self.images
+
+    def pad(self, prompts: Sequence[Sequence[int]], length: int) -> tuple[Tensor, Tensor]:
+        """Pad prompts on the left; see `pad_prompts`."""
+        return pad_prompts(prompts, length, self.padding)
 
 
 def load_chameleon(
@@ -118,7 +128,7 @@ def load_chameleon(
     if dim > _LARGEST_DIM:
         raise InvalidInputError(f"{path} is of width {dim}; the 30B has layers of another kind")
     heads = dim // norm.shape[-1]
-    weights = fuse_qkv(_interleaved(weights, heads) if is_foreign else weights)
+    weights = fuse_qkv(interleaved(weights, heads) if is_foreign else weights)
     weights = _image_rows(_heads_of_norms(weights, heads), vocabulary.images)
     config = TransformerConfig(
         n_layer=layer_count(weights),
@@ -138,18 +148,6 @@ def load_chameleon(
 def _code(name: str) -> int:
     digits = name.removeprefix(_IMAGE_NAME).removesuffix("Z").translate(_DIGITS)
     return int(digits) if digits.isdecimal() else -1
-
-
-def _interleaved(weights: Weights, heads: int) -> Weights:
-    """Undo transformers' order of queries and keys, whose halves turn together, not neighbours."""
-    turned = {}
-    for name, value in weights.items():
-        if name.endswith((".wq.weight", ".wk.weight")):
-            value = value.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        elif "_normalization." in name:
-            value = value.unflatten(-1, (2, -1)).transpose(-2, -1).flatten(-2)
-        turned[name] = value
-    return turned
 
 
 def _heads_of_norms(weights: Weights, heads: int) -> Weights:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +24,7 @@ _PREFIXES = ("module.", "_orig_mod.")
 _GIT_LFS = b"version https://git-lfs"
 # What the readers say of a file whose end is missing.
 _CUT_SHORT = ("central directory", "incomplete metadata", "header too large", "unexpected EOF")
+_ARCHIVE = b"PK\x03\x04"
 _SHARDS = ("*.safetensors", "consolidated*.pth", "*.bin")
 
 
@@ -104,16 +106,24 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
 def _load(path: Path) -> Any:
     with path.open("rb") as file:
         # Only the archives that torch writes since 1.6 can be mapped.
-        is_archive = file.read(4) == b"PK\x03\x04"
+        is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
     return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
 
 
 def _unreadable(path: Path, error: Exception) -> str:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     size = path.stat().st_size
-    if any(sign in reason for sign in _CUT_SHORT) or isinstance(error, EOFError):
+    cut = any(sign in reason for sign in _CUT_SHORT) or isinstance(error, EOFError)
+    if cut or _is_cut_archive(path):
         return f"{path} is cut short at {size:,} bytes: fetch it again"
     return f"{path} ({size:,} bytes) cannot be read as weights: {reason}"
+
+
+def _is_cut_archive(path: Path) -> bool:
+    """Whether a file begins as an archive and has no archive's end."""
+    with path.open("rb") as file:
+        begins = file.read(len(_ARCHIVE)) == _ARCHIVE
+    return begins and not is_zipfile(path)
 
 
 def _clean(path: Path, weights: Mapping[str, Any]) -> Weights:

@@ -51,6 +51,18 @@ def fuse_qkv(weights: Weights) -> Weights:
     return fused
 
 
+def interleaved(weights: Weights, heads: int) -> Weights:
+    """Undo transformers' order of queries and keys, whose halves turn together, not neighbours."""
+    turned = {}
+    for name, value in weights.items():
+        if name.endswith((".wq.weight", ".wk.weight")):
+            value = value.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        elif "_normalization." in name:
+            value = value.unflatten(-1, (2, -1)).transpose(-2, -1).flatten(-2)
+        turned[name] = value
+    return turned
+
+
 def _native(name: str) -> str:
     if match := _LAYER.fullmatch(name):
         layer, rest = match.groups()

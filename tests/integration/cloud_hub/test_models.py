@@ -48,6 +48,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     )
     save_checkpoint(tmp_path / "vq.pt", {"model": tokenizer.state_dict()})
+    (tmp_path / "page.pt").write_text("<html>not found</html>")
+    (tmp_path / "start.pt").write_bytes((tmp_path / "c2i_B_256.pt").read_bytes()[:5000])
     features = torch.randn(3, 24, generator=torch.Generator().manual_seed(1))
     save_features(tmp_path / "captions.safetensors", {caption_hash(CAPTION): features})
     return tmp_path
@@ -175,6 +177,9 @@ async def test_a_caption_without_features_is_refused(work: Path) -> None:
         ("missing_256.pt", [], "there are no weights at"),
         ("c2i_B_256.pt", ["--heads", "4", "--grid", "16"], "means a grid of 4, not 16"),
         ("c2i_B_256.pt", [], "no released LlamaGen size"),
+        ("page.pt", [], "is a web page, not weights"),
+        ("start.pt", [], "is cut short at 5,000 bytes"),
+        ("t2i_7B_512x.pt", ["--grid", "65"], "65 is not in the range"),
         ("vq.pt", ["--grid", "4"], "no LlamaGen model: it has no matrix tok_embeddings.weight"),
         ("t2i_XL_stage1_256.pt", TINY, "name a folder with a T5 or a file of features"),
         ("t2i_XL_stage1_256.pt", [*TINY, "--text", "/nowhere"], "there is no T5 in /nowhere"),
@@ -198,6 +203,18 @@ def test_a_truncated_model_is_refused(work: Path) -> None:
 
     assert result.exit_code == 2
     assert f"is cut short at {len(whole) // 2:,} bytes: fetch it again" in result.output
+
+
+def test_a_tokenizer_of_too_many_tokens_is_refused(work: Path) -> None:
+    fine = ImageTokenizerConfig(
+        32, (1, 1), latent_channels=8, codebook_size=97, norm_groups=32, attention=True
+    )
+    save_checkpoint(work / "vq.pt", {"model": ImageTokenizer(fine).state_dict()})
+
+    result = add(work, "c2i_B_256.pt", *TINY)
+
+    assert result.exit_code == 2
+    assert "of 2 pixels a token, pictures would have 128 x 128 tokens" in result.output
 
 
 def test_a_tokenizer_of_another_model_is_refused(work: Path) -> None:

@@ -11,6 +11,7 @@ from cloud_hub import app as hub_app
 from cloud_hub.settings import HubSettings
 from fleet.errors import BundleError, TransportError
 from fleet.models.bundle import Bundle
+from fleet.models.conditions import Condition
 from fleet.models.image_tokenizer import to_pixels
 from fleet.models.linked import linked_tokenizer, load_linked
 from fleet.protocol.condition import condition_bytes
@@ -69,6 +70,7 @@ async def test_a_caption_reaches_the_device_once_and_stays_there(
 
     cloud = load_linked(reader)
     pair = cloud.condition_pair(cloud.captions.encode(first))
+    assert isinstance(pair, Condition)
     wanted = cloud_picture(cloud.engine.transformer, pair, sampling, seed=5)
     assert exact.picture.tokens.tolist() == again.picture.tokens.tolist() == wanted
     spared = exact.meter.bytes_down - again.meter.bytes_down
@@ -93,6 +95,7 @@ async def test_a_cloud_of_classes_and_its_drafter_draw_together(
 
     cloud = load_linked(model)
     pair = cloud.condition_pair(cloud.captions.encode("3"))
+    assert isinstance(pair, Condition)
     wanted = cloud_picture(cloud.engine.transformer, pair, sampling, seed=5)
     assert exact.picture.tokens.tolist() == wanted
     tallies = [outcome.picture.tally for outcome in shared]

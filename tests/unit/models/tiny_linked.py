@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from cloud_hub.models import Addition, add_llamagen
+from cloud_hub.models import Addition, add_model
 from fleet.models.caption_features import caption_hash, save_features
 from fleet.models.checkpoint import save_checkpoint
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
-from fleet.models.linked import CaptionSource
+from fleet.models.linked_config import CaptionSource
 from tests.unit.models.llamagen_files import GRID, HEADS, caption_weights, class_weights
 
 CODES = 97
@@ -43,4 +43,4 @@ def _add(work: Path, weights: str, name: str, captions: CaptionSource | None) ->
     order = Addition(
         work / weights, work / "vq.pt", GRID, HEADS, dtype="float32", captions=captions, name=name
     )
-    return add_llamagen(order, work / "data").folder
+    return add_model(order, work / "data").folder
