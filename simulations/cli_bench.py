@@ -1,6 +1,7 @@
 """`python -m simulations bench`: each verb measures a part of the line on this machine."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -226,18 +227,25 @@ def _numbers(text: str) -> list[int]:
     help="Training folder: draw pictures first, and write STORIES anew.",
 )
 @click.option("--pictures", default=6, show_default=True, type=click.IntRange(1), help="To draw.")
+@click.option(
+    "--times",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of measured times: what it holds is not measured again, what is missing is added.",
+)
+@click.option(
+    "--minutes",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="After which nothing more is measured; with --times a second run goes on.",
+)
 @command_errors
-def real_size(
-    sizes: tuple[str, ...],
-    dtype: str,
-    rounds: int,
-    stories: Path,
-    work: Path | None,
-    pictures: int,
-) -> None:
+def real_size(stories: Path, work: Path | None, pictures: int, **how: Any) -> None:
     """Methods at LlamaGen's sizes: recorded decisions on random weights, one guided picture."""
+    import time
+
+    from simulations.real_size import bench, times
     from simulations.real_size import stories as told
-    from simulations.real_size.bench import bench as measure
 
     if work is not None:
         from fleet.models.bundle import reference_path
@@ -247,7 +255,16 @@ def real_size(
 
         captions = chosen_captions(load_pictures(work), pictures).captions
         told.save(stories, told.record(work, shipped_policy(reference_path()), captions))
-    figures(measure(told.load(stories), sizes, dtype, rounds=rounds))
+    until = time.monotonic() + 60 * how["minutes"]
+    rows = bench.bench(
+        told.load(stories),
+        how["sizes"],
+        how["dtype"],
+        rounds=how["rounds"],
+        times=times.Times(how["times"], until),
+    )
+    figures(rows)
+    click.echo("\n".join(["", bench.bar(rows), bench.ASSUMPTIONS]))
 
 
 @bench.command()

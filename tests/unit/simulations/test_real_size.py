@@ -1,15 +1,18 @@
 """Recorded decisions against made-up times of a large model."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fleet.errors import InvalidInputError
+from fleet.errors import CapacityError, InvalidInputError
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 from simulations.evaluation.methods import Exchange
 from simulations.real_size import bench, stories
 from simulations.real_size.stories import Recorded
+from simulations.real_size.times import Times
 
 TOKENS, PREFIX = 64, 4
 CLOUD, LOCAL, VERIFIED, CORRECTED = range(4)
@@ -36,7 +39,9 @@ TREES = recorded("trees", "rounds", [CLOUD], sent=3, levels=4)
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, bench.RealSize]:
     monkeypatch.setattr(bench, "measure", lambda *_: COSTS)
-    found = bench.bench([ALONE, WAITING, ROUNDS, TREES], ["XL"], "fp32", rounds=1)
+    found = bench.bench(
+        [ALONE, WAITING, ROUNDS, TREES], ["XL"], "fp32", rounds=1, times=Times(None, 0.0)
+    )
     return {row.method: row for row in found}
 
 
@@ -89,3 +94,40 @@ def test_a_file_without_decisions_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInputError, match="holds no recorded decisions"):
         stories.load(tmp_path / "stories.npz")
+
+
+def test_a_run_goes_on_with_the_times_that_are_missing(tmp_path: Path) -> None:
+    path, asked = tmp_path / "times.json", list[str]()
+
+    def measure(name: str, until: float) -> dict[str, float]:
+        def timed(part: str) -> float:
+            asked.append(part)
+            return 1.5
+
+        wanted = [(part, lambda part=part: timed(part)) for part in ("a", "b")]
+        return Times(path, until).complete(name, wanted)
+
+    Times(path, time.monotonic() + 60).complete("XL fp32", [("a", lambda: 2.5)])
+    with pytest.raises(CapacityError, match="1 of 2 times of XL fp32"):
+        measure("XL fp32", until=0.0)
+    found = measure("XL fp32", until=time.monotonic() + 60)
+
+    assert asked == ["b"]
+    assert found == {"a": 2.5, "b": 1.5}
+    assert measure("XL fp32", until=0.0) == found
+
+
+def test_a_file_without_times_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "times.json").write_text("[1, 2]")
+
+    with pytest.raises(InvalidInputError, match="holds no measured times"):
+        Times(tmp_path / "times.json", 0.0)
+
+
+def test_the_bar_is_of_ratio_and_calls_at_xl(rows: dict[str, bench.RealSize]) -> None:
+    ours = replace(rows["waiting"], method="ours", ratio=2.5, calls=0.25)
+
+    assert bench.bar([ours]).endswith(": met")
+    assert bench.bar([replace(ours, ratio=2.0)]).endswith(": NOT met")
+    assert bench.bar([replace(ours, calls=0.31)]).endswith(": NOT met")
+    assert bench.bar([replace(ours, subject="L fp32")]) == ""
