@@ -99,7 +99,7 @@ class BundleDevice:
         return told
 
     def begin(self, order: Order) -> "BundleDrafter":
-        """Encodes the caption and draws all noise of the picture at once.
+        """Encodes the caption.
 
         Raises:
             TransportError: Only the hub could read the caption, and it has not.

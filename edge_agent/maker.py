@@ -197,7 +197,7 @@ class Maker:
             sampling=self._device.manifest.sampling,
             policy=PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration),
             prefix_tokens=self._device.manifest.prefix_tokens if prefix is None else prefix,
-            use_features=self._defaults.use_features,
+            use_features=self._defaults.use_features and self._device.manifest.has_features,
             rule=Rule(self._defaults.rule, self._defaults.relaxation),
         )
 

@@ -78,6 +78,8 @@ class Manifest(BaseModel):
     row_starts: bool = False
     # Who turns a caption into what the graphs need: the bundle's words, or the hub, once a caption.
     condition: Literal["words", "hub"] = "words"
+    # Whether the cloud was trained to hear the device's features; else they need not travel.
+    has_features: bool = True
     prefix_tokens: int = Field(ge=0)
     feature_scale: tuple[float, ...] = Field(min_length=FEATURE_BYTES, max_length=FEATURE_BYTES)
     files: tuple[FileEntry, ...]

@@ -11,7 +11,6 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from fleet.decoding.accept import Policy
-from fleet.decoding.noise import gumbel
 from fleet.errors import BundleError, InvalidInputError
 from fleet.models.bundle import (
     CAPTION_GRAPH,
@@ -22,6 +21,7 @@ from fleet.models.bundle import (
     Manifest,
 )
 from fleet.models.caption import PAD, UNKNOWN, CaptionVocabulary, pad_left
+from fleet.models.picture_noise import PictureNoise
 from fleet.prediction import SCORE_NAMES, Prediction
 from fleet.protocol.condition import SentCondition
 from fleet.protocol.messages import Sampling
@@ -39,7 +39,7 @@ class DeviceState:
 
     Attributes:
         cache: [L, 2 (keys, values), 2 (with and without caption), H, T, head_dim].
-        noise: [T, V], the shared Gumbel noise of the picture's seed.
+        noise: The shared Gumbel noise [V] of the picture's seed, by position.
         filled: How many cells hold the rows of the picture's tokens.
         inputs: Of the step graph: what stays the same for the whole picture, views of `cache`
             (keys and values of each layer), and arrays that each step writes its own numbers into.
@@ -47,7 +47,7 @@ class DeviceState:
     """
 
     cache: Floats
-    noise: Floats
+    noise: PictureNoise
     inputs: dict[str, NDArray[np.generic]]
     extras: tuple[Extra, ...] = ()
     filled: int = field(default=0)
@@ -109,7 +109,7 @@ class DeviceModel:
         cache = np.zeros(shape, np.float32)
         return DeviceState(
             cache=cache,
-            noise=gumbel(seed, np.arange(manifest.tokens), manifest.vocab_size),
+            noise=PictureNoise(seed, manifest.tokens, manifest.vocab_size),
             inputs={
                 **{f"cache_{i}": rows for i, rows in enumerate(cache.reshape(-1, *shape[2:]))},
                 **self._condition(caption),

@@ -130,7 +130,7 @@ def _files(
 ) -> dict[str, bytes]:
     config = cloud.engine.config
     codes = F.normalize(tokenizer.quantize.codes.detach().float(), dim=-1)
-    # No interval feature was trained for such a pair: the hub adds nothing for what is sent.
+    # No interval feature was trained for such a pair: none is sent (`has_features`).
     step = DrafterStep(drafter.float().cpu(), FeatureProjection(config.dim), codes)
     graph = export_drafter(step)
     files = {
@@ -162,6 +162,7 @@ def _fields(
         "vocab_size": config.vocab_size,
         "caption_positions": CLASS_WORDS if config.n_class else config.caption_length,
         "condition": "words" if config.n_class else "hub",
+        "has_features": False,
         "layers": LAYERS,
         "heads": config.n_head,
         "head_dim": config.head_dim,

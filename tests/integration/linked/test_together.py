@@ -100,6 +100,7 @@ async def test_a_cloud_of_classes_and_its_drafter_draw_together(
     assert exact.picture.tokens.tolist() == wanted
     tallies = [outcome.picture.tally for outcome in shared]
     assert {outcome.fallback for outcome in shared} == {""}
+    assert not any(outcome.order.use_features for outcome in shared)
     assert sum(tally.local for tally in tallies) > TOKENS
     assert sum(tally.verified for tally in tallies) > 0
     assert alone.picture.tally.local == TOKENS
@@ -116,6 +117,7 @@ def test_the_bundle_says_how_its_tokens_are_drawn(model: Path) -> None:
     assert (manifest.layers, manifest.heads, manifest.width) == (2, 4, 64)
     assert manifest.sampling.guidance == 2.0
     assert manifest.threshold > 0
+    assert not manifest.has_features
     assert hub_app.device_bundle(model).manifest == manifest
 
 
