@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.errors import InvalidInputError
 from fleet.prediction import SCORE_NAMES, ScoreName
+from fleet.process import command_errors
 from fleet.training import options
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def drafter() -> None:
 @click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
 @click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
 @options.seed
+@command_errors
 def draw(
     work: Path, model: Path, device: str, captions: Path, batch: int, seed: int, **rule: Any
 ) -> None:
@@ -49,8 +52,7 @@ def draw(
     from fleet.training.drawings import draw_pictures
     from fleet.training.sampling import SamplingRule
 
-    lines = [line.strip() for line in captions.read_text(encoding="utf-8").splitlines()]
-    wanted, cloud = [line for line in lines if line], load_linked(model, device)
+    wanted, cloud = _lines(captions), load_linked(model, device)
     with progress_bar("draw") as bar:
         count = draw_pictures(
             work, cloud, wanted, SamplingRule(**rule), batch=batch, seed=seed, bar=bar
@@ -67,6 +69,7 @@ def draw(
 @click.option("--rate", default=3e-4, show_default=True, help="Peak learning rate.")
 @click.option("--batch", default=16, show_default=True, help="Pictures a step.")
 @click.option("--positions", default=64, show_default=True, help="Of each picture, a step.")
+@command_errors
 def train(work: Path, model: Path, device: str, minutes: float, seed: int, **course: Any) -> None:
     """Train the drafter on the drawings; goes on where it was stopped."""
     from fleet.models.linked import load_linked
@@ -106,6 +109,7 @@ def train(work: Path, model: Path, device: str, minutes: float, seed: int, **cou
 @click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0 keeps all.")
 @click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
 @click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
+@command_errors
 def export(
     work: Path,
     model: Path,
@@ -138,3 +142,14 @@ def export(
         f"a device draws with EDGE_AGENT_BUNDLE={model / 'device'}"
         f" EDGE_AGENT_PUBLIC_KEY={model / 'signing.pub'} edge_agent run"
     )
+
+
+def _lines(captions: Path) -> list[str]:
+    try:
+        lines = captions.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{captions} cannot be read as text: {error}") from error
+    wanted = [line.strip() for line in lines if line.strip()]
+    if not wanted:
+        raise InvalidInputError(f"{captions} holds no caption")
+    return wanted

@@ -109,7 +109,10 @@ def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition:
 
 
 def _collapsed(model: LinkedModel, caption: str) -> Condition:
-    pair = model.condition_pair(model.captions.encode(caption))
+    try:
+        pair = model.condition_pair(model.captions.encode(caption))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"caption {caption!r}: {error}") from error
     if isinstance(pair, Condition):
         return pair
     raise InvalidInputError("a drafter is made for models of classes or captions, not of prompts")
