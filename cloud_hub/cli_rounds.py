@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloud_hub.cli_query import config_option, url_of
+from cloud_hub.cli_query import config_option
 from fleet.errors import InvalidInputError
 from fleet.process import command_errors, run_until_signal
 
@@ -325,6 +325,6 @@ def open_database(config: Path | None) -> "Iterator[Database]":
     from cloud_hub.store import revision
     from cloud_hub.store.database import Database
 
-    with Database(url_of(config), must_exist=True) as database:
+    with Database(rounds_settings(config).store_url, must_exist=True) as database:
         revision.require_current(database)
         yield database

@@ -87,6 +87,9 @@ def round_fields(ended: Ended) -> dict[str, Any]:
 
 
 def _round(ended: Ended) -> Iterator[str]:
+    if ended.outcome == "open":
+        yield f"  round {ended.number} is open since {ended.opened_at:%H:%M:%S} UTC"
+        return
     figures = ended.figures
     loss = ""
     if "loss_before" in figures:

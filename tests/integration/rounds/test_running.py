@@ -181,9 +181,10 @@ def test_a_run_whose_process_died_is_shown_as_interrupted(database: Database) ->
 
     now = datetime.now(UTC)
     assert next(run_page(dead, [], now)) == "toy, started by a test, is interrupted"
-    lines = list(run_page(alive, [], now))
+    lines = list(run_page(alive, [store.Ended(1, "open", "", {}, now, 0.0, ())], now))
     assert lines[0] == "toy, started by a test, is running"
     assert "round 1 train: 2 of 3 have answered, awaits node-b until" in lines[2]
+    assert lines[3] == f"  round 1 is open since {now:%H:%M:%S} UTC"
 
 
 def test_only_a_run_that_somebody_conducts_can_be_stopped(database: Database) -> None:
@@ -201,7 +202,7 @@ def test_a_plan_that_is_wrong_is_refused_by_name() -> None:
     assert Plan.from_texts({"rounds": "7", "rate": "0.5", "strategy": "median"}).rounds == 7
     with pytest.raises(InvalidInputError, match="has no 'round': take some of rounds"):
         Plan.from_texts({"round": "7"})
-    with pytest.raises(InvalidInputError, match="rounds is 'many': give it a int"):
+    with pytest.raises(InvalidInputError, match="rounds is 'many': give it a whole number"):
         Plan.from_texts({"rounds": "many"})
 
 
