@@ -28,7 +28,7 @@ SAMPLING = Sampling(temperature=1.0, top_k=0, guidance=3.0)
 RULE = ["--guidance", "3", "--temperature", "1", "--top-k", "0", "--seed", "5"]
 SMALL = ["--grid", str(GRID), "--dtype", "float32", "--prompt", "16", "--name", "tiny"]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

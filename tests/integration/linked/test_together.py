@@ -24,7 +24,7 @@ from tests.unit.models.tiny_linked import CAPTIONS, add_captions, add_classes
 
 TOKENS = GRID * GRID
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
