@@ -119,6 +119,9 @@ class StepGraph(TokenStep):
     ) -> None:
         super().__init__(head, projection, codes)
         self.transformer = transformer
+        # Last, so that the output layer, which both have, goes by the head's name in the graph.
+        del self.head
+        self.head = head
 
     def _backbone(
         self,

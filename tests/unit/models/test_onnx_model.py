@@ -23,11 +23,13 @@ from fleet.models.bundle import (
     DECODER_GRAPH,
     DEVICE_FOLDER,
     PUBLIC_KEY,
+    STEP_GRAPH,
     Bundle,
     write_bundle,
 )
 from fleet.models.caption import pad_left
 from fleet.models.export import StepGraph, export_step
+from fleet.models.head_weights import head_of
 from fleet.models.image_tokenizer import to_pixels
 from fleet.models.interval_head import IntervalHead
 from fleet.models.onnx_model import DeviceModel, DeviceState, ImageDecoder, open_graph
@@ -64,6 +66,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     export_family(work, work / "out", work / "signing.key", release)
     bundle = Bundle.open(work / "out" / DEVICE_FOLDER, work / "out" / PUBLIC_KEY)
     return Exported(Family.load(work), work / "out", bundle, DeviceModel.load(bundle))
+
+
+def test_the_head_can_be_read_from_a_graph_that_was_just_exported(exported: Exported) -> None:
+    graph = exported.bundle.read(STEP_GRAPH)
+
+    found, head = head_of(graph), exported.family.device.head
+
+    assert np.array_equal(found.center, head.center.weight.detach().numpy())
+    assert np.array_equal(found.radius_bias, head.radius_up.bias.detach().numpy())
 
 
 def test_the_graphs_hold_no_path_of_the_machine_that_exported_them(exported: Exported) -> None:
