@@ -180,7 +180,8 @@ def break_nodes(node: int, message: Message) -> Message | None:
 def test_a_fifth_of_broken_nodes_changes_little_and_each_is_named(
     tmp_path: Path, strategy: str
 ) -> None:
-    plan = replace(PLAN, strategy=strategy, deadline_s=40.0, quorum=0.9, grace_s=2.0, rounds=1)
+    # All but the silent one make the quorum, so that a busy machine leaves nobody out.
+    plan = replace(PLAN, strategy=strategy, deadline_s=40.0, quorum=0.96, grace_s=2.0, rounds=1)
     nodes = make_nodes(tmp_path, range(28))
 
     clean = run(tmp_path / "clean", {n: c for n, c in nodes.items() if n not in BROKEN}, plan)
