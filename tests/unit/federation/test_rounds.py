@@ -220,7 +220,7 @@ def test_too_few_answers_leave_the_weights_alone(tmp_path: Path) -> None:
 
 def test_who_cannot_take_part_is_named(tmp_path: Path) -> None:
     nodes = make_nodes(tmp_path, range(4))
-    nodes[5] = make_node(tmp_path / "5", 5, count=30)
+    nodes[5] = make_node(tmp_path / "5", 5, count=87)  # its first block is held out
     nodes[6] = {"folder": str(tmp_path / "nothing")}
     other = make_node(tmp_path / "7", 7)
     head = toy_head()
