@@ -40,12 +40,11 @@ def test_an_agent_stays_small_idle_and_at_work(site: Site) -> None:
 
 
 def test_an_agent_is_ready_soon_also_the_first_time(site: Site) -> None:
-    """In processor time; the first start measures its threads too, and neighbours cost caches."""
+    """In processor time, so that a busy machine does not fail it; the first start measures too."""
     taken = []
-    for _ in range(3):
+    for _ in range(2):
         with device(site, "quick") as running:
             taken.append(processor_s(running))
 
     assert (site.state("quick") / "threads.json").exists()
-    assert min(taken) < READY_S
-    assert taken[0] < 1.5 * READY_S
+    assert max(taken) < READY_S
