@@ -1,6 +1,7 @@
 """A run over time and by network, as SVG."""
 
 import io
+import re
 
 import numpy as np
 from matplotlib import rc_context
@@ -48,7 +49,7 @@ def over_time(found: Findings) -> str:
     for axes in (upper, lower):
         for _, begin, over in found.fault_spans:
             axes.axvspan(begin, over, color=_FAULT, alpha=0.1, lw=0)
-    return _svg(figure)
+    return _svg(figure, "time")
 
 
 def by_network(found: Findings) -> str:
@@ -67,7 +68,7 @@ def by_network(found: Findings) -> str:
     axes.set_ylim(0, 1.02)
     if found.by_link:
         axes.legend(frameon=False)
-    return _svg(figure)
+    return _svg(figure, "network")
 
 
 def _name(strip: Axes, found: Findings, kinds: list[str]) -> None:
@@ -85,10 +86,19 @@ def _plain(value: float, _: float) -> str:
     return f"{value:g}" if f"{value:e}"[0] in "125" else ""
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Figure, name: str) -> str:
     """The figure as an element of a page, the same bytes for the same run."""
     stream = io.StringIO()
     with rc_context({"svg.hashsalt": "ciar-fleet", "svg.fonttype": "none"}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return _numbered(text[text.index("<svg") :], name)
+
+
+def _numbered(svg: str, figure: str) -> str:
+    """The picture with its clip paths counted: matplotlib may name them by addresses in memory."""
+    names = re.findall(r'<clipPath id="(\w+)"', svg)
+    for number, name in enumerate(names):
+        svg = svg.replace(f'id="{name}"', f'id="{figure}-{number}"')
+        svg = svg.replace(f"url(#{name})", f"url(#{figure}-{number})")
+    return svg

@@ -1,5 +1,6 @@
 """The report of a run: its numbers, its page, and what it says of broken laws."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,9 @@ def test_the_same_run_gives_the_same_page() -> None:
     pages = [page(found, tables(found)) for found in (findings(), findings())]
 
     assert pages[0] == pages[1]
+    clips = re.findall(r'<clipPath id="([^"]+)"', pages[0])
+    assert len(clips) == len(set(clips)) > 0
+    assert set(re.findall(r"url\(#([^)]+)\)", pages[0])) <= set(clips)
 
 
 def test_a_run_without_pictures_has_a_report_too() -> None:
