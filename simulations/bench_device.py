@@ -51,11 +51,11 @@ def bench(models: Path, *, rounds: int, compiled: bool) -> list[DeviceCost]:
     bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
     model = DeviceModel.load(bundle)
     small = model.with_step_graph(quantise(bundle.read(STEP_GRAPH)))
-    order = _order(bundle.manifest)
+    order = order_of(bundle.manifest)
     subjects: dict[str, Step] = {
-        "draft loop of the agent": _loop(BundleDevice(bundle), order),
-        "bare onnxruntime, same graph": _bare(model, order),
-        "bare onnxruntime, int8 weights": _bare(small, order),
+        "draft loop of the agent": draft_loop(BundleDevice(bundle), order),
+        "bare onnxruntime, same graph": bare(model, order),
+        "bare onnxruntime, int8 weights": bare(small, order),
         "torch, eager": _torch(bundle.manifest, compiled=False),
     }
     if compiled:
@@ -70,12 +70,14 @@ def bench(models: Path, *, rounds: int, compiled: bool) -> list[DeviceCost]:
     ]
 
 
-def _order(manifest: Manifest) -> Order:
+def order_of(manifest: Manifest) -> Order:
+    """A picture as a bundle would have it drawn."""
     policy = PolicyName.parse("ciar").policy(manifest)
     return Order(CAPTION, 1, manifest.sampling, policy, manifest.prefix_tokens, True)
 
 
-def _loop(device: BundleDevice, order: Order) -> Step:
+def draft_loop(device: BundleDevice, order: Order) -> Step:
+    """What the agent does for a token, each after the one before, in a picture without end."""
     drafter, tokens = device.begin(order), device.size
     token = -1
 
@@ -86,7 +88,8 @@ def _loop(device: BundleDevice, order: Order) -> Step:
     return step
 
 
-def _bare(model: DeviceModel, order: Order) -> Step:
+def bare(model: DeviceModel, order: Order) -> Step:
+    """The graph alone, at a position of the same picture."""
     state = model.begin(
         model.vocabulary.encode(CAPTION),
         seed=order.seed,

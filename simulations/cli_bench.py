@@ -79,16 +79,26 @@ def step(rounds: int, models: Path | None) -> None:
 
 
 @bench.command()
-@click.option("--rounds", default=256, show_default=True, type=click.IntRange(16))
+@click.option("--rounds", default=256, show_default=True, type=click.IntRange(4))
 @click.option("--compiled", is_flag=True, help="Also torch.compile, which takes a minute.")
 @click.option(
     "--models",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Default: the family that is shipped.",
 )
+@click.option(
+    "--size",
+    type=click.Choice(["B", "L", "XL"]),
+    help="Instead: random weights of a LlamaGen of this size, next to the machine's memory.",
+)
 @command_errors
-def device(rounds: int, compiled: bool, models: Path | None) -> None:
+def device(rounds: int, compiled: bool, models: Path | None, size: str | None) -> None:
     """The agent's draft loop, next to bare onnxruntime, int8 and torch."""
+    if size:
+        from simulations.real_size.device import bench as measure_large
+
+        figures(measure_large(size, rounds=rounds))
+        return
     from fleet.models.bundle import reference_path
     from simulations.bench_device import bench as measure
 

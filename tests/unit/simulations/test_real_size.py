@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fleet.errors import CapacityError, InvalidInputError
+from fleet.models.formats.llamagen import Size
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 from simulations.evaluation.methods import Exchange
-from simulations.real_size import bench, stories
+from simulations.real_size import bench, device, stories
 from simulations.real_size.stories import Recorded
 from simulations.real_size.times import Times
 
@@ -131,3 +132,20 @@ def test_the_bar_is_of_ratio_and_calls_at_xl(rows: dict[str, bench.RealSize]) ->
     assert bench.bar([replace(ours, ratio=2.0)]).endswith(": NOT met")
     assert bench.bar([replace(ours, calls=0.31)]).endswith(": NOT met")
     assert bench.bar([replace(ours, subject="L fp32")]) == ""
+
+
+@pytest.mark.timeout(240)
+def test_a_large_device_drafts_from_a_bundle_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest of sizes: the numbers are of this machine, what they count is not."""
+    monkeypatch.setattr(device, "SIZES", (Size("T", 32, 1, 2),))
+    monkeypatch.setattr(device, "CODES", 512)
+
+    loop, whole, small = device.bench("T", rounds=4)
+
+    assert loop.subject == "T, draft loop of the agent"
+    assert loop.loop_is == 1
+    assert min(loop.p50_ms, whole.p50_ms, loop.of_memory) > 0
+    # One layer: norms, attention 4·32², gate, up and down 3·32·256, output and radius, the cache.
+    least = 4 * (4 * 32**2 + 3 * 32 * 256 + 512 * 32 + 2 * 2 * 256 * 32)
+    assert least < loop.megabytes * 1e6 == whole.megabytes * 1e6 < 1.5 * least + 64_000
+    assert small.megabytes < whole.megabytes
