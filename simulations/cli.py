@@ -128,7 +128,7 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         searched=searched,
         seeds=seeds,
         budget=budget,
-        methods=all_names() if methods == "all" else tuple(methods.split(",")),
+        methods=all_names() if methods == "all" else tuple(map(str.strip, methods.split(","))),
         page=page,
         own=own,
         processes=processes,

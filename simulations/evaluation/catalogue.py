@@ -142,12 +142,10 @@ _MAKERS: dict[str, Maker] = {
     "LANTERN": lambda s: _rounds(s, "LANTERN", _lantern(0.1)),
     "LANTERN 0.4": lambda s: _rounds(s, "LANTERN 0.4", _lantern(0.4)),
     "LANTERN++": lambda s: _rounds(s, "LANTERN++", _lantern_plus(5.0)),
-    "ours, residual": lambda s: _own(s, "ours, residual", coupling="residual"),
-    "ours, capped": lambda s: _tracked(s, "ours, capped", max_run=MAX_RUN),
-    "ours, row starts": lambda s: _tracked(s, "ours, row starts", row_length=s.row),
-    "ours, dynamic": lambda s: _tracked(s, "ours, dynamic", call_share=s.rate),
-    "ours, amended": lambda s: _own(s, "ours, amended", amend_beyond=AMEND_BEYOND),
-    "random, amended": lambda s: s.gate(
-        "random, amended", Gate(_coin(s), amend_beyond=AMEND_BEYOND)
-    ),
+    "ours+residual": lambda s: _own(s, "ours+residual", coupling="residual"),
+    "ours+capped": lambda s: _tracked(s, "ours+capped", max_run=MAX_RUN),
+    "ours+row starts": lambda s: _tracked(s, "ours+row starts", row_length=s.row),
+    "ours+dynamic": lambda s: _tracked(s, "ours+dynamic", call_share=s.rate),
+    "ours+amended": lambda s: _own(s, "ours+amended", amend_beyond=AMEND_BEYOND),
+    "random+amended": lambda s: s.gate("random+amended", Gate(_coin(s), amend_beyond=AMEND_BEYOND)),
 }

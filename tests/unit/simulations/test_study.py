@@ -126,6 +126,8 @@ def test_every_method_of_the_list_can_be_made_and_no_other() -> None:
     assert len({method.key for method in made}) >= len(made) - 1  # CIAR asks where U does
     with pytest.raises(InvalidInputError, match="there is no method 'eagle': take of cloud-only"):
         check_names(("entropy", "eagle"))
+    # `--methods` takes them joined by commas.
+    assert not [name for name in all_names() if "," in name]
 
 
 def test_codes_split_gives_the_cloud_its_share_of_all_tokens() -> None:
