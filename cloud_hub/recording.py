@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from random import random
 
 import msgpack
@@ -128,12 +129,14 @@ def _read(node: NodeId, payload: bytes) -> Reported | Rejected:
 
 def _problem(record: GenerationRecord) -> str:
     """What no database would take, or no reader understand."""
-    values = record.model_dump(exclude={"sampling", "unseen"})
-    for name, value in values.items():
-        if isinstance(value, str) and (len(value) > _longest(name) or "\0" in value):
-            return f"{name} is too long, or holds a NUL character"
-        if isinstance(value, int) and not -_BIGGEST <= value < _BIGGEST:
-            return f"{name} does not fit in 64 bits"
+    texts, numbers = _texts(record), _numbers(record)
+    if max(map(len, texts)) > _LONG or "\0" in "".join(texts):  # nearly none: look closer
+        for name, value in zip(_TEXTS, texts, strict=True):
+            if len(value) > _LONGEST.get(name, _LONG) or "\0" in value:
+                return f"{name} is too long, or holds a NUL character"
+    if max(numbers) >= _BIGGEST or min(numbers) < -_BIGGEST:
+        which = next(n for n, v in zip(_NUMBERS, numbers, strict=True) if abs(v) >= _BIGGEST)
+        return f"{which} does not fit in 64 bits"
     if not math.isfinite(record.created_at) or math.isnan(record.threshold):
         return "created_at or threshold is not a number"
     if not is_level(record.boot_id):
@@ -141,8 +144,15 @@ def _problem(record: GenerationRecord) -> str:
     return ""
 
 
-def _longest(name: str) -> int:
-    return 512 if name == "caption" else 64
+def _fields(kind: type) -> tuple[str, ...]:
+    """The fields of a record that hold a kind of value, ids as what they are made of."""
+    found = ((name, field.annotation) for name, field in GenerationRecord.model_fields.items())
+    return tuple(name for name, made in found if getattr(made, "__supertype__", made) is kind)
+
+
+_TEXTS, _NUMBERS = _fields(str), _fields(int)
+_texts, _numbers = attrgetter(*_TEXTS), attrgetter(*_NUMBERS)
+_LONG, _LONGEST = 64, {"caption": 512}  # characters; others have the first
 
 
 def _node_of(topic: str) -> NodeId:

@@ -16,6 +16,7 @@ ALPHA = 0.02  # largest relative error of a quantile
 GAMMA = (1 + ALPHA) / (1 - ALPHA)
 SMALLEST = 1e-9  # values up to it count as 0
 ZERO = -(1 << 15)  # their bucket
+_LOG_GAMMA = math.log(GAMMA)
 _HIGHEST = (1 << 15) - 1
 
 SCORE_CODES_A_BIN = 4  # of the 256 codes of `fleet/protocol/arrays.py: pack_scores`
@@ -27,7 +28,7 @@ def bucket_of(value: float) -> int:
     """The bucket of a value of 0 or more."""
     if value <= SMALLEST:
         return ZERO
-    return min(math.ceil(math.log(value) / math.log(GAMMA)), _HIGHEST)
+    return min(math.ceil(math.log(value) / _LOG_GAMMA), _HIGHEST)
 
 
 def value_of(bucket: int) -> float:

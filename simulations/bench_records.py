@@ -1,18 +1,21 @@
 """Records into the database, next to the same rows and upserts by bare `executemany`.
 
 One run, one machine, one kind of database: the hub's path from bytes to commit, the same through
-mosquitto, and the very statements that the hub sent, again on an empty database, straight to the
-driver in the same batches. Ratios are what counts; and what a picture takes on disk over its
-packed arrays.
+mosquitto with receipts, and the very statements that the hub sent, again on an empty database,
+straight to the driver in the same batches. Ratios are what counts: of rates, and of this process's
+processor time, which a busy machine bends less (a PostgreSQL's own is not in it). And what a
+picture takes on disk over its packed arrays.
 """
 
 import asyncio
 import contextlib
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,33 +25,51 @@ from sqlalchemy.engine import Engine
 from cloud_hub import recording
 from cloud_hub.notices import Notices
 from cloud_hub.store.database import Database
-from cloud_hub.store.records import Reported, store_batch
+from cloud_hub.store.records import store_batch
 from cloud_hub.store.revision import migrate
 from cloud_hub.store.tables import Base, GenerationRow
 from fleet.errors import StoreError
 from fleet.ids import BootId, GenerationId, ModelVersion, NodeId, new_id
 from fleet.protocol import topics
-from fleet.protocol.codec import decode, encode
+from fleet.protocol.codec import encode
 from fleet.protocol.messages import GenerationRecord, Sampling
+from fleet.transport.base import Inbound
 from fleet.transport.mqtt import connect
 from simulations.bench_transport import mosquitto_program, run_mosquitto
+from simulations.processes import program as program_of
 
 NODES = 50
 TOKENS = 256
 STORED_S = 600.0
-_AHEAD = 512  # records that are sent and not stored yet
+_AHEAD = 512  # records that are sent and have no receipt yet
+_LOOK_S = 0.05  # between two looks at the database
 
 Statement = tuple[str, Any, bool]  # SQL, parameters, many of them
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """One way into the database; `ratio` is its rate over the bare statements'."""
+    """One way into the database.
+
+    Attributes:
+        ratio: Its rate over the bare statements'.
+        processor: Their processor time over its own.
+        disk_over_arrays: 0 where it was not measured.
+    """
 
     subject: str
     records_per_s: float
     ratio: float
-    disk_over_arrays: float  # 0 where it was not measured
+    processor: float
+    disk_over_arrays: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Took:
+    """Seconds on the clock, and of the processor in this process."""
+
+    wall_s: float
+    processor_s: float
 
 
 def bench(url: str, *, records: int, batch: int) -> list[Ingestion]:
@@ -56,46 +77,65 @@ def bench(url: str, *, records: int, batch: int) -> list[Ingestion]:
 
     `url` is an empty database; it is emptied again between the subjects.
     """
-    messages = [(f"n{index % NODES}", record_at(index)) for index in range(records)]
+    payloads = [(node_of(index), encode(record_at(index))) for index in range(records)]
     arrays = 3 * TOKENS * records
     with Database(url) as database:
         migrate(database)
+        _store(database, payloads[:batch], batch, [])  # the first makes the statements
+        _clear(database)
         empty = database.size()
         with _captured() as statements:
-            stored_s = _store(database, messages, batch, statements)
-        disk = database.size() - empty
+            stored = _store(database, payloads, batch, statements)
+        disk = (database.size() - empty) / arrays
         _clear(database)
-        bare_s = _bare(database, statements)
+        bare = _bare(database, statements)
         _clear(database)
         found = [
-            Ingestion("bare executemany", records / bare_s, 1.0, 0.0),
-            Ingestion("hub, bytes to commit", records / stored_s, bare_s / stored_s, disk / arrays),
+            _ingestion("bare executemany", records, bare, bare),
+            _ingestion("hub, bytes to commit", records, stored, bare, disk),
         ]
         if (program := mosquitto_program()) is not None:
-            broker_s = asyncio.run(_through_broker(database, messages, batch, program))
-            found.append(
-                Ingestion("mosquitto, hub, commit", records / broker_s, bare_s / broker_s, 0.0)
-            )
+            through = asyncio.run(_through_broker(database, records, batch, program))
+            found.append(_ingestion("mosquitto, hub, commit, receipts", records, through, bare))
         return found
+
+
+def _ingestion(
+    subject: str, records: int, took: _Took, bare: _Took, disk: float = 0.0
+) -> Ingestion:
+    return Ingestion(
+        subject,
+        records / took.wall_s,
+        bare.wall_s / took.wall_s,
+        bare.processor_s / took.processor_s,
+        disk,
+    )
+
+
+@contextmanager
+def _timed() -> Iterator[list[_Took]]:
+    """What the block took, when it is over."""
+    took: list[_Took] = []
+    wall, processor = time.perf_counter(), time.process_time()
+    yield took
+    took.append(_Took(time.perf_counter() - wall, time.process_time() - processor))
 
 
 def _store(
     database: Database,
-    messages: Sequence[tuple[str, GenerationRecord]],
+    payloads: Sequence[tuple[NodeId, bytes]],
     batch: int,
     statements: list[list[Statement]],
-) -> float:
-    payloads = [(node, encode(record)) for node, record in messages]
-    began = time.perf_counter()
-    for first in range(0, len(payloads), batch):
-        statements.append([])
-        reports = []
-        for node, payload in payloads[first : first + batch]:
-            record = decode(payload)
-            assert isinstance(record, GenerationRecord)
-            reports.append(Reported(NodeId(node), record, payload))
-        store_batch(database, reports, [], datetime.now(UTC))
-    return time.perf_counter() - began
+) -> _Took:
+    arrivals = [
+        Inbound(topics.record(node), data, False, lambda: None, 1) for node, data in payloads
+    ]
+    with _timed() as took:
+        for first in range(0, len(arrivals), batch):
+            statements.append([])
+            reading = recording.read_batch(arrivals[first : first + batch])
+            store_batch(database, reading.reports, reading.rejected, datetime.now(UTC))
+    return took[0]
 
 
 @contextmanager
@@ -115,51 +155,45 @@ def _captured() -> Iterator[list[list[Statement]]]:
         event.remove(Engine, "before_cursor_execute", keep)
 
 
-def _bare(database: Database, batches: Sequence[Sequence[Statement]]) -> float:
+def _bare(database: Database, batches: Sequence[Sequence[Statement]]) -> _Took:
     with contextlib.closing(database.driver()) as connection:
         cursor = connection.cursor()
-        began = time.perf_counter()
-        for statements in batches:
-            if database.is_sqlite:
-                cursor.execute("BEGIN IMMEDIATE")
-            for statement, parameters, many in statements:
-                (cursor.executemany if many else cursor.execute)(statement, parameters)
-            connection.commit()
-        return time.perf_counter() - began
+        with _timed() as took:
+            for statements in batches:
+                if database.is_sqlite:
+                    cursor.execute("BEGIN IMMEDIATE")
+                for statement, parameters, many in statements:
+                    (cursor.executemany if many else cursor.execute)(statement, parameters)
+                connection.commit()
+        return took[0]
 
 
-async def _through_broker(
-    database: Database,
-    messages: Sequence[tuple[str, GenerationRecord]],
-    batch: int,
-    program: str,
-) -> float:
+async def _through_broker(database: Database, records: int, batch: int, program: str) -> _Took:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(run_mosquitto(program))
         hub = await stack.enter_async_context(connect(broker, client_id="hub"))
-        node = await stack.enter_async_context(connect(broker, client_id="node"))
         arrivals = await stack.enter_async_context(hub.subscribe(topics.RECORDS, qos=1, limit=512))
         work = recording.record(
             hub, arrivals, database, Notices(time.monotonic), limit=batch, wait_s=0.05
         )
         task = asyncio.create_task(work, name="recording")
-        began = time.perf_counter()
-        try:
-            for first in range(0, len(messages), batch):
-                part = messages[first : first + batch]
-                await asyncio.gather(
-                    *(
-                        node.publish(topics.record(NodeId(name)), encode(record), qos=1)
-                        for name, record in part
-                    )
-                )
-                # Mosquitto drops what waits beyond 1,000: no more is out than that.
-                await asyncio.to_thread(_wait_stored, database, first + len(part) - _AHEAD)
-            await asyncio.to_thread(_wait_stored, database, len(messages))
-            return time.perf_counter() - began
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+        stack.push_async_callback(_cancel, task)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ciar-bench-"))
+        order = ["simulations.record_sender", str(broker.port), str(records), str(_AHEAD)]
+        sender = stack.enter_context(program_of("sender", order, {}, Path(folder) / "sender.log"))
+        deadline = time.monotonic() + STORED_S
+        await asyncio.to_thread(
+            sender.wait_for, "become ready", lambda: sender.says("ready\n"), deadline
+        )
+        with _timed() as took:
+            await hub.publish("bench/go", b"go", qos=1)
+            await asyncio.to_thread(_wait_stored, database, records)
+        return took[0]
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _wait_stored(database: Database, count: int) -> None:
@@ -169,14 +203,24 @@ def _wait_stored(database: Database, count: int) -> None:
         with database.read() as connection:
             if connection.execute(stored).scalar_one() >= count:
                 return
-        time.sleep(0.02)
+        time.sleep(_LOOK_S)
     raise StoreError(f"after {STORED_S:g} s not all of {count} records are stored")
 
 
 def _clear(database: Database) -> None:
+    """Empties every table; numbers of rows begin anew, since statements are sent again."""
+    tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
     with database.write() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(text(f"DELETE FROM {table.name}"))  # noqa: S608 - our own names
+        if not database.is_sqlite:
+            connection.execute(text(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY"))
+            return
+        for table in tables:
+            connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 - our own names
+
+
+def node_of(index: int) -> NodeId:
+    """The node that reports a picture."""
+    return NodeId(f"n{index % NODES}")
 
 
 def record_at(index: int) -> GenerationRecord:

@@ -190,7 +190,8 @@ def _add(sums: Sums, row: Row[Any], picture: CheckedPicture) -> None:
         strict=True,
     )
     for region, score_bin, match, harm, probability in cells:
-        found = {"checked": 1, "mismatched": not match, "harm": harm, "probability": probability}
+        counted = {"checked": 1, "mismatched": int(not match)}
+        found = counted | {"harm": harm, "probability": probability}
         sums.add(CheckSumRow, span, (region, score_bin), found)
 
 

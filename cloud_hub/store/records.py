@@ -4,10 +4,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Executable, Select, bindparam, select
 
+from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import (
     BadValueError,
     Database,
@@ -21,7 +24,7 @@ from cloud_hub.store.tables import GenerationRow, NodeRow, NodeStateRow, Rejecte
 from cloud_hub.store.tokens import store_tokens
 from fleet.ids import NodeId
 from fleet.protocol.codec import MAX_MESSAGE_BYTES, without
-from fleet.protocol.messages import GenerationRecord, NodeStatus
+from fleet.protocol.messages import GenerationRecord, NodeStatus, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,11 @@ def store_pictures(connection: Connection, reports: Iterable[Reported], now: dat
     if not by_key:
         return 0
     make_days(connection, now)
-    _know_nodes(connection, [node for node, _, _ in by_key], now)
+    _know_nodes(connection, {node for node, _, _ in by_key}, now)
     new = [by_key[key] for key in sorted(claim(connection, by_key, now))]
     if new:
-        rows = [_picture(report, now) for report in new]
-        connection.execute(GenerationRow.__table__.insert(), rows)  # type: ignore[attr-defined]
+        rows = [(*_reported(report), now) for report in new]
+        write_rows(connection, _insert_pictures(), (*_FIELDS, "received_at"), rows)
         count_pictures(connection, [(report.node, report.record) for report in new], now)
         store_tokens(connection, [(report.node, report.record) for report in new], now)
     return len(new)
@@ -159,19 +162,47 @@ def store_statuses(
     return changes
 
 
-def _know_nodes(connection: Connection, nodes: Sequence[str], now: datetime) -> None:
+def _know_nodes(connection: Connection, nodes: set[str], now: datetime) -> None:
     """Makes rows for nodes that are not there yet: a record may come before the first status."""
+    known = set(connection.execute(_known(), {"nodes": sorted(nodes)}).scalars().all())
+    if nodes <= known:
+        return
     empty: dict[str, Any] = dict.fromkeys(
         ("boot_id", "state", "agent_version", "device_version", "family"), ""
     )
     empty |= {"facts": {}, "pictures": 0, "outbox_records": 0}
     empty |= {"first_seen_at": now, "last_seen_at": now}
     # In one order everywhere, so that two hubs never wait for each other's rows.
-    rows = [empty | {"node_id": node} for node in sorted(set(nodes))]
+    rows = [empty | {"node_id": node} for node in sorted(nodes - known)]
     connection.execute(insert_new(connection, NodeRow), rows)
 
 
-def _picture(report: Reported, now: datetime) -> dict[str, Any]:
-    fields = report.record.model_dump(exclude={"type", "sampling", "detailed", "unseen"})
-    sampling = report.record.sampling.model_dump()
-    return {"repairs": ""} | fields | sampling | {"node_id": report.node, "received_at": now}
+# Making a statement takes longer than running it: each is made once.
+
+
+@cache
+def _known() -> Select[str]:
+    nodes: Any = bindparam("nodes", expanding=True)
+    return select(NodeRow.node_id).where(NodeRow.node_id.in_(nodes))
+
+
+@cache
+def _insert_pictures() -> Executable:
+    return GenerationRow.__table__.insert().inline()  # type: ignore[attr-defined,no-any-return]
+
+
+# A picture's columns beside the moment, and where a report has them.
+_FIELDS = tuple(
+    column.name
+    for column in GenerationRow.__table__.columns
+    if column.name not in {"id", "received_at"}
+)
+
+
+def _place(field: str) -> str:
+    if field == "node_id":
+        return "node"
+    return f"record.sampling.{field}" if field in Sampling.model_fields else f"record.{field}"
+
+
+_reported = attrgetter(*map(_place, _FIELDS))

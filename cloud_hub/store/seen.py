@@ -4,19 +4,24 @@ The runs outlive the pictures, so a record that comes again is known however lat
 numbers its records one by one, so there is one run, and one more for each gap.
 """
 
+import struct
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, select, tuple_, update
+from sqlalchemy import Connection, Executable, Select, bindparam, select, update
 
+from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import insert_new
 from cloud_hub.store.tables import BootRow
 
 Key = tuple[str, str, int]  # node, boot, sequence
-Runs = NDArray[np.int64]  # [n, 2]: first and last of each run, rising
+Runs = list[tuple[int, int]]  # first and last of each run, rising
+
+_RUN = struct.Struct("<qq")
 
 MOST_RUNS = 1024  # of one boot; beyond it the oldest gaps count as seen
 
@@ -32,59 +37,88 @@ def claim(connection: Connection, keys: Iterable[Key], now: datetime) -> set[Key
         wanted[node, boot].add(sequence)
     if not wanted:
         return set()
-    new, changed = set(), []
-    for (node, boot), seen in _locked(connection, sorted(wanted), now).items():
+    new: set[Key] = set()
+    changed = []
+    for (node, boot), seen in _locked(connection, wanted, now):
         runs = unpack(seen)
         fresh = {number for number in wanted[node, boot] if not holds(runs, number)}
         new |= {(node, boot, number) for number in fresh}
         if fresh:
-            row = {"node": node, "boot": boot, "seen": pack(add(runs, fresh)), "last_seen_at": now}
-            changed.append(row)
-    if changed:
-        table = BootRow.__table__
-        same = (table.c.node_id == bindparam("node")) & (table.c.boot_id == bindparam("boot"))
-        connection.execute(update(BootRow).where(same), changed)
+            changed.append((node, boot, pack(add(runs, fresh)), now))
+    write_rows(connection, _note(), ("node", "boot", "seen", "last_seen_at"), changed)
     return new
 
 
 def _locked(
-    connection: Connection, boots: list[tuple[str, str]], now: datetime
-) -> dict[tuple[str, str], bytes]:
-    noted = {"seen": b"", "first_seen_at": now, "last_seen_at": now}
-    rows = [noted | {"node_id": node, "boot_id": boot} for node, boot in boots]
-    connection.execute(insert_new(connection, BootRow), rows)
+    connection: Connection, boots: Collection[tuple[str, str]], now: datetime
+) -> list[tuple[tuple[str, str], bytes]]:
+    """What was seen of boots; those that are not there yet are made, before any is locked."""
+    there = _read(connection, boots, _those())
+    if len(there) == len(boots) and connection.dialect.name == "sqlite":
+        return there  # nobody else writes meanwhile
+    names = ("node_id", "boot_id", "seen", "first_seen_at", "last_seen_at")
+    rows = [(*boot, b"", now, now) for boot in sorted(set(boots) - {boot for boot, _ in there})]
+    write_rows(connection, insert_new(connection, BootRow), names, rows)
+    return _read(connection, boots, _locking())
+
+
+def _read(
+    connection: Connection, boots: Collection[tuple[str, str]], query: Select[Any]
+) -> list[tuple[tuple[str, str], bytes]]:
+    nodes, names = (sorted(set(each)) for each in zip(*boots, strict=True))
+    rows = connection.execute(query, {"nodes": nodes, "boots": names}).all()
+    return [((node, boot), seen) for node, boot, seen in rows if (node, boot) in boots]
+
+
+# Making a statement takes longer than running it: each is made once.
+
+
+@cache
+def _those() -> Select[Any]:
+    """Boots of some `nodes` with some names (`boots`), in order."""
     key = (BootRow.node_id, BootRow.boot_id)
-    query = select(*key, BootRow.seen).where(tuple_(*key).in_(boots)).order_by(*key)
-    found = connection.execute(query.with_for_update())
-    return {(node, boot): seen for node, boot, seen in found}
+    nodes: Any = bindparam("nodes", expanding=True)
+    boots: Any = bindparam("boots", expanding=True)
+    query: Any = select(*key, BootRow.seen).where(key[0].in_(nodes), key[1].in_(boots))
+    return query.order_by(*key)  # type: ignore[no-any-return]
+
+
+@cache
+def _locking() -> Select[Any]:
+    return _those().with_for_update()
+
+
+@cache
+def _note() -> Executable:
+    columns = BootRow.__table__.c
+    same = (columns.node_id == bindparam("node")) & (columns.boot_id == bindparam("boot"))
+    return update(BootRow).where(same)
 
 
 def unpack(data: bytes) -> Runs:
-    """The runs [n, 2] of a boot."""
-    return np.frombuffer(data, "<i8").astype(np.int64).reshape(-1, 2)
+    """The runs of a boot."""
+    return list(_RUN.iter_unpack(data))
 
 
 def pack(runs: Runs) -> bytes:
-    """Runs [n, 2] as little-endian i64."""
-    return runs.astype("<i8").tobytes()
+    """Runs as pairs of little-endian i64."""
+    return b"".join(_RUN.pack(*run) for run in runs)
 
 
 def holds(runs: Runs, number: int) -> bool:
     """Whether a number lies in a run."""
-    index = int(np.searchsorted(runs[:, 0], number, side="right")) - 1
-    return index >= 0 and number <= int(runs[index, 1])
+    index = bisect(runs, number, key=lambda run: run[0]) - 1
+    return index >= 0 and number <= runs[index][1]
 
 
 def add(runs: Runs, numbers: Iterable[int]) -> Runs:
     """The runs with the numbers in them; at most `MOST_RUNS`, the lowest gaps closed."""
-    single = np.array(sorted(numbers), np.int64)
-    every = np.concatenate([runs, np.stack([single, single], axis=1)])
-    every = every[np.argsort(every[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(every[:, 1])
-    begins = np.flatnonzero(np.r_[True, every[1:, 0] > ends[:-1] + 1])
-    merged = np.stack([every[begins, 0], ends[np.r_[begins[1:] - 1, len(every) - 1]]], axis=1)
+    merged: Runs = []
+    for first, last in sorted([*runs, *((number, number) for number in numbers)]):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
     if len(merged) > MOST_RUNS:
-        kept = merged[-MOST_RUNS:].copy()
-        kept[0, 0] = merged[0, 0]
-        return kept
+        return [(merged[0][0], merged[-MOST_RUNS][1]), *merged[-MOST_RUNS + 1 :]]
     return merged

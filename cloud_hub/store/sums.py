@@ -1,14 +1,15 @@
 """New pictures into the sums, in the transaction that stores them."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from operator import add, attrgetter
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, Select, Subquery, bindparam, select
 
+from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import insert_new, insert_or_add
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
 from fleet.buckets import SCORE_BINS, bucket_of, score_bins
@@ -25,7 +26,6 @@ _KEYS: dict[type[Base], tuple[str, ...]] = {  # beside the span
     CheckSumRow: ("region", "score_bin"),
 }
 TABLES = tuple(_KEYS)
-_COUNTED = {"pictures", "calls", "fallbacks"}
 _DECISIONS = 5  # prefix, local, verified, corrected, unverified: `fleet/protocol/messages.py`
 
 
@@ -33,40 +33,59 @@ class Sums:
     """Rows of sums that grow, until they are added to those in the database."""
 
     def __init__(self) -> None:
-        self._rows: dict[type[Base], dict[tuple[Key, Key], dict[str, float]]] = defaultdict(dict)
+        self._spans: dict[Key, int] = {}  # each with a number of its own, here alone
+        self._rows: dict[type[Base], dict[Key, Key]] = {table: {} for table in TABLES}
 
     def add(self, table: type[Base], span: Key, key: Key, amounts: Mapping[str, float]) -> None:
         """Adds amounts to a row; the parts of `span` and `key` are in the order of `keys`."""
-        row = self._rows[table].setdefault((span, key), dict.fromkeys(columns(table), 0))
-        for name, amount in amounts.items():
-            row[name] += amount
+        every = tuple(amounts.get(name, 0) for name in columns(table))
+        self.add_row(table, self.place(span), key, every)
 
-    def write(self, connection: Connection) -> None:
-        """Adds all rows to the database's, in one order everywhere so that no two hubs lock."""
-        numbers = _numbers(connection, {span for rows in self._rows.values() for span, _ in rows})
-        for table in TABLES:
-            rows = self._rows.get(table)
-            if rows:
-                names = ("span_id", *_KEYS[table])
-                keyed = [
-                    dict(zip(names, (numbers[span], *key), strict=True)) | rows[span, key]
-                    for span, key in sorted(rows)
-                ]
-                connection.execute(insert_or_add(connection, table, columns(table)), keyed)
+    def place(self, span: Key) -> int:
+        """The number of a span for `add_row`: 0, 1, and so on, in the order of asking."""
+        return self._spans.setdefault(span, len(self._spans))
+
+    def add_row(self, table: type[Base], place: int, key: Key, amounts: Key) -> None:
+        """Adds amounts, in the order of `columns`, to a row of a span by its `place`."""
+        rows, whose = self._rows[table], (place, *key)
+        there = rows.get(whose)
+        rows[whose] = amounts if there is None else tuple(map(add, there, amounts))
+
+    def write(self, connection: Connection) -> list[int]:
+        """Adds all rows to the database's; the numbers of the spans there, by place."""
+        found = _numbers(connection, set(self._spans))
+        numbers = [found[span] for span in self._spans]
+        for table, there in self._rows.items():
+            rows = [(numbers[place], *key, *amounts) for (place, *key), amounts in there.items()]
+            _add(connection, table, rows)
+        return numbers
+
+
+def _add(connection: Connection, table: type[Base], rows: Iterable[Key]) -> None:
+    """Adds rows of a table, in one order everywhere so that no two hubs lock each other."""
+    names = ("span_id", *_KEYS[table], *columns(table))
+    write_rows(connection, insert_or_add(connection, table, columns(table)), names, sorted(rows))
 
 
 def _numbers(connection: Connection, spans: set[Key]) -> dict[Key, int]:
     """The numbers of spans, which are there afterwards."""
     if not spans:
         return {}
-    rows = [dict(zip(SPAN, span, strict=True)) for span in sorted(spans)]
-    connection.execute(insert_new(connection, SpanRow), rows)
+    found = _known(connection, spans)
+    if missing := sorted(spans - found.keys()):
+        write_rows(connection, insert_new(connection, SpanRow), SPAN, missing)
+        found = _known(connection, spans)
+    return found
+
+
+def _known(connection: Connection, spans: set[Key]) -> dict[Key, int]:
     # Nearly all spans of a batch begin in one hour: what else its nodes have there is little.
     asked = {
-        "hours": list({row["starts_at"] for row in rows}),
-        "nodes": list({row["node_id"] for row in rows}),
+        "hours": list({starts_at for starts_at, *_ in spans}),
+        "nodes": list({node for _, _, node, *_ in spans}),
     }
-    return {tuple(span): number for number, *span in connection.execute(_spans(), asked)}
+    found = connection.execute(_spans(), asked).all()
+    return {tuple(span): number for number, *span in found}
 
 
 @cache
@@ -110,30 +129,43 @@ def count_pictures(
     """Adds pictures (node, record) that were not there before to the sums."""
     sums = Sums()
     hour = hour_of(now)
+    with_arrays: list[tuple[int, GenerationRecord]] = []
     for node, record in pictures:
         versions = (record.device_version, record.cloud_version, record.policy)
-        _count(sums, (hour, HOUR_S, node, *versions), record)
-    sums.write(connection)
+        place = sums.place((hour, HOUR_S, node, *versions))
+        counted = (1, int(record.forwards > 0), int(record.fallback != ""))
+        sums.add_row(SumRow, place, (), counted + _summed()(record))
+        for metric, value in metrics(record).items():
+            sums.add_row(HistogramRow, place, (metric, bucket_of(value)), (1,))
+        if len(record.scores) == len(record.decisions):  # else the node dropped or never kept them
+            with_arrays.append((place, record))
+    numbers = sums.write(connection)
+    if with_arrays:
+        _add(connection, ScoreSumRow, _scores(numbers, with_arrays))
 
 
-def _count(sums: Sums, span: Key, record: GenerationRecord) -> None:
-    summed = {name: getattr(record, name) for name in columns(SumRow) if name not in _COUNTED}
-    took_part = record.forwards > 0
-    counted = {"pictures": 1, "calls": int(took_part), "fallbacks": int(record.fallback != "")}
-    sums.add(SumRow, span, (), summed | counted)
-    for metric, value in metrics(record).items():
-        sums.add(HistogramRow, span, (metric, bucket_of(value)), {"pictures": 1})
-    bins = score_bins(np.frombuffer(record.scores, np.uint8))
-    decisions = np.frombuffer(record.decisions, np.uint8)
-    if len(bins) != len(decisions):  # a picture whose arrays the node dropped, or never kept
-        return
+@cache
+def _summed() -> Callable[[GenerationRecord], Key]:
+    """What a picture's row and the sum of pictures share, behind what is only counted there."""
+    return attrgetter(*columns(SumRow)[len(("pictures", "calls", "fallbacks")) :])
+
+
+def _scores(numbers: list[int], pictures: Sequence[tuple[int, GenerationRecord]]) -> Iterable[Key]:
+    """What became of the tokens of all pictures (place, record), counted at once."""
+    scores = np.frombuffer(b"".join(record.scores for _, record in pictures), np.uint8)
+    decisions = np.frombuffer(b"".join(record.decisions for _, record in pictures), np.uint8)
+    order = np.argsort(numbers)  # so that rows come out in the order they are written in
+    ranks = np.argsort(order)[[place for place, _ in pictures]]
+    spans = np.repeat(ranks, [len(record.scores) for _, record in pictures])
     known = decisions < _DECISIONS
-    cells = bins[known] * _DECISIONS + decisions[known]
-    counts = np.bincount(cells, minlength=SCORE_BINS * _DECISIONS).reshape(-1, _DECISIONS)
-    for score_bin in np.flatnonzero(counts[:, 1:].any(axis=1)).tolist():
-        _, local, stood, corrected, unverified = counts[score_bin].tolist()
-        became = {"local": local, "verified": stood + corrected, "corrected": corrected}
-        sums.add(ScoreSumRow, span, (score_bin,), became | {"unverified": unverified})
+    cells = ((spans * SCORE_BINS + score_bins(scores)) * _DECISIONS + decisions)[known]
+    cells_of_all = len(numbers) * SCORE_BINS * _DECISIONS
+    counts = np.bincount(cells, minlength=cells_of_all).reshape(-1, _DECISIONS)
+    some = np.flatnonzero(counts[:, 1:].any(axis=1))
+    _, local, stood, corrected, unverified = counts[some].T
+    key = (np.array(numbers)[order][some // SCORE_BINS], some % SCORE_BINS)
+    became = (local, stood + corrected, corrected, unverified)
+    return map(tuple, np.column_stack((*key, *became)).tolist())
 
 
 def metrics(record: GenerationRecord) -> dict[str, float]:

@@ -65,11 +65,13 @@ class Deflated(TypeDecorator[bytes]):
 
 def deflated(array: bytes) -> bytes:
     """An array as `Deflated` stores it."""
-    packer = zlib.compressobj(wbits=_RAW, strategy=zlib.Z_RLE)
+    packer = zlib.compressobj(wbits=_SMALL, memLevel=5, strategy=zlib.Z_RLE)
     return packer.compress(array) + packer.flush()
 
 
 _RAW = -15  # no header, no check sum: the database has its own
+# Runs need no window of 32 KiB, whose memory costs more time than the array's few hundred bytes.
+_SMALL = -9
 
 # SQLite counts rows by its INTEGER only, which has 64 bits too.
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")

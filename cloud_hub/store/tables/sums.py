@@ -50,7 +50,7 @@ class _OfSpan:
     """The key that all sums share."""
 
     span_id: Mapped[int] = mapped_column(
-        ROW_NUMBER, ForeignKey("span.id", ondelete="CASCADE"), primary_key=True
+        ROW_NUMBER, ForeignKey("span.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
     )
 
 
