@@ -35,7 +35,7 @@ from cloud_hub.store.tables import (
 )
 from fleet.buckets import SCORE_BINS, bucket_of
 from fleet.ids import new_id
-from simulations.bench_records import TOKENS, record_at
+from simulations.sample_records import TOKENS, record_at
 
 _AT_ONCE = 5000
 _METRICS = ("duration_s", "device_s", "wait_s", "queue_s", "forward_s", "bytes")

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from fleet.errors import FleetError, InvalidInputError
 from fleet.process import command_errors
 from simulations.tables import figures
 
@@ -40,6 +41,43 @@ def records(count: int, batch: int, url: str | None) -> None:
 
     with TemporaryDirectory() as folder:
         figures(measure(url or f"sqlite:///{folder}/hub.db", records=count, batch=batch))
+
+
+@bench.command()
+@click.option("--count", default=20, show_default=True, type=click.IntRange(0, 10_000))
+@click.option("--seed", default=1, show_default=True, help="Names victims and moments.")
+@click.option("--agents", default=3, show_default=True, type=click.IntRange(1, 64))
+@click.option("--rate", default=20.0, show_default=True, help="Records a second of each agent.")
+@click.option("--pause", default=0.0, help="Seconds for which the database stands still at last.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Kept, and gone on with when it is there. Default: a folder for a while.",
+)
+@command_errors
+def kills(count: int, seed: int, agents: int, rate: float, pause: float, out: Path | None) -> None:
+    """Random SIGKILLs of agents, hub, broker and database: records lost, records doubled.
+
+    Needs mosquitto and PostgreSQL. Ends with exit code 1 if any record was lost or doubled.
+    """
+    from tempfile import TemporaryDirectory
+
+    from simulations.kills.bench import Order
+    from simulations.kills.bench import bench as measure
+    from simulations.processes import ProgramError
+
+    if not 0 < rate <= 1000 or not 0 <= pause <= 3600:
+        raise InvalidInputError("--rate is 1 to 1000 records, --pause at most 3600 seconds")
+    with TemporaryDirectory(prefix="ciar-kills-") as folder:
+        order = Order(out or Path(folder), count, seed, agents, rate, pause)
+        try:
+            found = measure(order, click.echo)
+        except ProgramError as error:
+            click.echo(error.tail, err=True)
+            raise
+    figures(found)
+    if any(each.lost or each.doubled for each in found):
+        raise FleetError("records were lost or doubled: the logs and spools are in --out")
 
 
 @bench.command()

@@ -85,6 +85,22 @@ class Program:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(_GOODBYE_S)
 
+    def kill_family(self) -> None:
+        """Ends it and what it has started itself, all at once."""
+        family = _children(self.process.pid)
+        self.kill()
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def memory_bytes(self) -> int:
+        """What of it is in memory now, as Linux tells it; 0 once it has ended."""
+        try:
+            lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").split("\n")
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) << 10 for line in lines if line[:6] == "VmRSS:"), 0)
+
     def stall(self) -> None:
         """Lets it stand still, with what it has started itself (SIGSTOP)."""
         self._signal(signal.SIGSTOP)
@@ -166,6 +182,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def remaining(deadline: float) -> float:

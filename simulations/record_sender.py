@@ -18,7 +18,7 @@ from fleet.protocol.messages import Receipt
 from fleet.transport.base import Inbound
 from fleet.transport.broker import BrokerSettings
 from fleet.transport.mqtt import connect
-from simulations.bench_records import node_of, record_at
+from simulations.sample_records import node_of, record_at
 
 GO = "bench/go"
 _AT_ONCE = 32  # that wait for the broker's own acknowledgement

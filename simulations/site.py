@@ -1,6 +1,5 @@
 """A hub and devices as separate processes on this machine, set up for a simulation."""
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from edge_agent.client import EdgeClient
 from fleet.errors import FleetError
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY
 from simulations.broker import Kind
-from simulations.processes import Program, program
+from simulations.processes import Program, listens, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def broker(site: Site, kind: Kind = "trial", *, waits: bool = True) -> Iterator[
     with program("broker", arguments, {}, site.log("broker")) as running:
         if waits:
             deadline = time.monotonic() + site.start_s
-            running.wait_for("listen", lambda: _listens(site.port), deadline)
+            running.wait_for("listen", lambda: listens(site.port), deadline)
         yield running
 
 
@@ -136,12 +135,6 @@ def _started(
         if waits:
             running.wait_for("become ready", lambda: _ready(log, before), deadline)
         yield running
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _ready(log: Path, since: int) -> bool:
