@@ -85,7 +85,7 @@ def accepted(checked: int, mismatched: int, harm: float) -> Accepted:
     return Accepted(checked, mismatched, rate, low, high, rate / (2 - rate), rate, harm / checked)
 
 
-def wilson(hits: int, count: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(hits: float, count: float, z: float = Z_95) -> tuple[float, float]:
     """Wilson's interval of a share (JASA 1927); the whole of [0, 1] where nothing was counted."""
     if not count:
         return 0.0, 1.0

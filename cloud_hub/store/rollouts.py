@@ -5,24 +5,38 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, SQLColumnExpression, func, select, update
 
 from cloud_hub.store.database import insert_new, insert_or_update
 from cloud_hub.store.locks import holder_of
 from cloud_hub.store.sums import rows_of
-from cloud_hub.store.tables import CheckSumRow, NodeRow, RolloutNodeRow, RolloutRow, SumRow
+from cloud_hub.store.tables import (
+    CheckSumRow,
+    GenerationRow,
+    NodeRow,
+    RolloutNodeRow,
+    RolloutRow,
+)
 from fleet.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What devices on one version did: tokens judged and of these corrected by the cloud, tokens
-    checked of those kept locally and of these mismatched."""
+    """What devices on one version did.
+
+    Attributes:
+        judged: Tokens that the cloud was asked about, and `corrected` of these.
+        checked: Tokens kept locally that were checked, and `mismatched` of these.
+        pictures: In which tokens were judged.
+        deviation: Σ over these of (its corrected - rate of all · its judged)².
+    """
 
     judged: int
     corrected: int
     checked: int
     mismatched: int
+    pictures: int
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +161,25 @@ def ready_nodes(connection: Connection) -> dict[str, Standing]:
 
 def figures(connection: Connection, versions: list[str], since: datetime) -> Figures:
     """What devices on these versions did in the hours since a moment, its own hour included."""
+    there, picture = rows_of(CheckSumRow).c, GenerationRow
     since = since.replace(minute=0, second=0, microsecond=0)
-    found: list[int] = []
-    for row, names in (
-        (SumRow, ("verified", "corrected")),
-        (CheckSumRow, ("checked", "mismatched")),
-    ):
-        there = rows_of(row).c
-        sums = (func.coalesce(func.sum(there[name]), 0) for name in names)
-        chosen = (there.device_version.in_(versions), there.starts_at >= since)
-        found += [int(value) for value in connection.execute(select(*sums).where(*chosen)).one()]
-    return Figures(*found)
+    checks = connection.execute(
+        select(_total(there.checked), _total(there.mismatched)).where(
+            there.device_version.in_(versions), there.starts_at >= since
+        )
+    ).one()
+    judged, corrected = picture.verified, picture.corrected
+    products = (corrected * corrected, corrected * judged, judged * judged)
+    counts = connection.execute(
+        select(func.count(), *(_total(each) for each in (judged, corrected, *products))).where(
+            picture.device_version.in_(versions), picture.received_at >= since, judged > 0
+        )
+    ).one()
+    n, j, c, cc, cj, jj = (int(value) for value in counts)
+    rate = c / j if j else 0.0
+    deviation = max(cc - 2 * rate * cj + rate * rate * jj, 0.0)
+    return Figures(j, c, int(checks[0]), int(checks[1]), n, deviation)
+
+
+def _total(column: SQLColumnExpression[int]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(column), 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from cloud_hub import desired
 from cloud_hub.app import device_bundle
@@ -26,7 +26,7 @@ from cloud_hub.store import rollouts as store
 from cloud_hub.store.database import Database, insert_new
 from cloud_hub.store.revision import migrate
 from cloud_hub.store.sums import HOUR_S, Sums, hour_of
-from cloud_hub.store.tables import CheckSumRow, NodeRow, RolloutNodeRow, RolloutRow, SumRow
+from cloud_hub.store.tables import CheckSumRow, GenerationRow, NodeRow, RolloutNodeRow, RolloutRow
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, NodeId
 from fleet.models.signing import generate_key
@@ -35,10 +35,12 @@ from fleet.protocol.codec import decode, encode
 from fleet.protocol.messages import DesiredSettings, ReportedSettings
 from fleet.transport.memory import MemoryBroker
 from tests.integration.rounds.finished import finished
+from tests.unit.edge_agent.toy_record import toy_record
 
 NODES = [NodeId(f"node-{letter}") for letter in "abcd"]
 OLD, NEW = "0" * 16, "1" * 16
 SOURCE = "http://hub/models"
+PICTURES = 20  # of each version
 WISH = Wish(NEW, SOURCE, share=0.25, least=500)
 
 pytestmark = pytest.mark.timeout(120)
@@ -71,12 +73,19 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 
 def saw(database: Database, version: str, judged: int, corrected: int, mismatched: int) -> None:
     """What devices on a version did in this hour; as many tokens were checked as judged."""
-    span = (hour_of(datetime.now(UTC)), HOUR_S, "n", version, "c", "ciar")
+    now = datetime.now(UTC)
+    span = (hour_of(now), HOUR_S, "n", version, "c", "ciar")
     sums = Sums()
-    sums.add(SumRow, span, (), {"verified": judged, "corrected": corrected})
     sums.add(CheckSumRow, span, (0, 0), {"checked": judged, "mismatched": mismatched})
+    drawn = {"verified": judged // PICTURES, "corrected": corrected // PICTURES}
+    made = {"node_id": NODES[0], "device_version": version, "received_at": now}
     with database.write() as connection:
         sums.write(connection)
+        for number in range(PICTURES):
+            row = toy_record().model_dump() | drawn | made | {"sequence": number}
+            kept = {name: row[name] for name in row if name in GenerationRow.__table__.columns}
+            kept |= {"cloud_version": "c", "temperature": 1.0, "top_k": 0, "guidance": 1.0}
+            connection.execute(insert(GenerationRow).values(**kept))
 
 
 @asynccontextmanager
