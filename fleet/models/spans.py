@@ -6,9 +6,8 @@ bit whatever else is in the batch and however its picture was cut into spans (se
 2.13 on x86-64; elsewhere to rounding).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.models.conditions import Condition, Prompt
+from fleet.models.span_layers import SpanLayer, lay_out
 from fleet.models.transformer import Transformer
 
 TOKEN_STEP = 4
 KEY_STEP = 32
+
+_CALL = 1 << 14  # numbers of keys that are read in the time that one more call of attention takes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +64,7 @@ class KVCache:
         dtype = transformer.tok_embeddings.weight.dtype
         # [L, 2, rows, H, cells, head_dim]
         self.cells = torch.zeros(shape, device=device, dtype=dtype)
-        self.bias = torch.zeros(rows, self.lead, device=device)  # of the condition's keys
+        self.bias = np.zeros((rows, self.lead), np.float32)  # of the condition's keys
         self.offsets = np.full(rows, config.caption_length)  # rotation of position 0
 
     @property
@@ -78,21 +80,25 @@ class KVCache:
         self.cells[:, :, row] = 0
         if isinstance(condition, Condition):
             self.cells[:, 1, row, :, 0] = condition.value[:, index]
-            self.bias[row, 0] = condition.log_n[index]
+            self.bias[row, 0] = float(condition.log_n[index])
             return
         length = int(condition.lengths[index])
         self.cells[:, :, row, :, : self.lead] = condition.rows[:, :, index]
         self.bias[row] = 0
-        self.bias[row, : self.lead - length] = float("-inf")
+        self.bias[row, : self.lead - length] = -np.inf
         self.offsets[row] = length
 
 
 class SpanEngine:
-    """A transformer that runs spans."""
+    """A transformer that runs spans; it moves the weights in memory, see `lay_out`."""
 
     def __init__(self, transformer: Transformer) -> None:
         self.transformer = transformer.eval()
         self.config = transformer.config
+        lay_out(transformer)
+        self._layers = [SpanLayer.of(block) for block in transformer.blocks]
+        # [C + T, 1, 1, head_dim / 2]
+        self._turns = torch.view_as_complex(transformer.rotation.float())[:, None, None]
 
     @property
     def device(self) -> torch.device:
@@ -119,15 +125,13 @@ class SpanEngine:
         """
         plan = _plan(cache, spans, self.device)
         padded = None if added is None else _pad_rows(added, len(plan.tokens))
-        x = self.transformer.embed(plan.tokens, padded)[None]
-        rotation = self.transformer.rotation[plan.turns]
-        for layer, block in enumerate(self.transformer.blocks):
-            q, k, v = block.project(x, rotation)  # [1, H, N, head_dim]
-            keys, values = cache.cells[layer]
-            _write(keys, k[0], plan)
-            _write(values, v[0], plan)
-            x = block.finish(x, _attend(q[0], keys, values, plan)[None])
-        hidden: Tensor = self.transformer.norm(x)[0, : plan.count]
+        x = self.transformer.embed(plan.tokens, padded)
+        turns = self._turns[plan.turns]
+        for layer, cells in zip(self._layers, cache.cells, strict=True):
+            parts = layer.project(x, turns)
+            _write(cells, parts[: plan.count, 1:], plan)
+            layer.finish(x, _attend(parts[:, 0], cells, plan))
+        hidden: Tensor = self.transformer.norm(x[: plan.count])
         return hidden
 
     @torch.inference_mode()
@@ -143,9 +147,8 @@ class _Group:
     """Spans of consecutive rows and of one rounded length, which attend in one call."""
 
     rows: slice
-    offset: int  # of its first query among the padded queries
-    queries: int  # of one span, rounded up
-    bias: Tensor  # [G, 1, queries, keys]
+    queries: slice  # of all padded queries
+    bias: Tensor  # [G, 1, queries of one span, keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +157,11 @@ class _Plan:
 
     count: int  # tokens, without padding
     tokens: Tensor  # [N], padded at the end
-    cells: Tensor  # [count], cache cell of each token
     turns: Tensor  # [N], padded, place of each token in the rotation table
-    rows: Tensor  # [count], cache row of each token
-    spread: Tensor  # [Q], the token of each padded query
     gather: Tensor  # [N], the padded query of each token
+    rows: Tensor  # [count], cache row of each token
+    cells: Tensor  # [count], cache cell of each token
+    spread: Tensor  # [Q], the token of each padded query
     groups: list[_Group]
 
 
@@ -166,82 +169,97 @@ def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
     counts = np.array([len(span.tokens) for span in spans])
     widths = _round_up(counts, TOKEN_STEP)
     count = int(counts.sum())
-    inside = np.concatenate([np.arange(n) for n in counts])
+    inside = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = np.repeat([span.row for span in spans], counts)
+    positions = np.repeat([span.start for span in spans], counts) + inside
     queries = np.repeat(np.cumsum(widths) - widths, counts) + inside
+    padded = np.zeros((3, _round_up(count, TOKEN_STEP)), np.int64)
+    np.concatenate([span.tokens for span in spans], out=padded[0, :count])
+    padded[1, :count] = cache.offsets[rows] + positions
+    padded[2, :count] = queries
     spread = np.zeros(int(widths.sum()), np.int64)
     spread[queries] = np.arange(count)
-    extra = _round_up(count, TOKEN_STEP) - count
-    positions = np.repeat(np.array([span.start for span in spans]), counts) + inside
-    rows = np.repeat(np.array([span.row for span in spans]), counts)
-
-    def move(values: NDArray[np.int64], padding: int = 0) -> Tensor:
-        return torch.from_numpy(np.pad(values, (0, padding))).to(device)
-
+    tokens, turns, gather = torch.from_numpy(padded).to(device).unbind()
     return _Plan(
         count=count,
-        tokens=move(np.concatenate([span.tokens for span in spans]).astype(np.int64), extra),
-        cells=move(cache.lead + positions),
-        turns=move(cache.offsets[rows] + positions, extra),
-        rows=move(rows),
-        spread=move(spread),
-        gather=move(queries, extra),
-        groups=_groups(cache, spans, [int(width) for width in widths]),
+        tokens=tokens,
+        turns=turns,
+        gather=gather,
+        rows=torch.from_numpy(rows).to(device),
+        cells=torch.from_numpy(cache.lead + positions).to(device),
+        spread=torch.from_numpy(spread).to(device),
+        groups=_groups(cache, spans, widths.tolist(), device),
     )
 
 
-def _groups(cache: KVCache, spans: Sequence[Span], widths: list[int]) -> list[_Group]:
-    offsets = [0, *accumulate(widths)]
-    groups, first = [], 0
-    for index in range(1, len(spans) + 1):
-        if index < len(spans) and _joins(spans, widths, index):
-            continue
-        chosen = spans[first:index]
-        rows = slice(chosen[0].row, chosen[-1].row + 1)
-        bias = _bias(cache.bias[rows], chosen, widths[first])
-        groups.append(_Group(rows, offsets[first], widths[first], bias))
-        first = index
+def _groups(
+    cache: KVCache, spans: Sequence[Span], widths: list[int], device: torch.device
+) -> list[_Group]:
+    reaches = [int(_round_up(cache.lead + span.end, KEY_STEP)) for span in spans]
+    worth = _CALL // (cache.cells.shape[3] * cache.cells.shape[5])
+    groups, offset = [], 0
+    for chosen in _cut(spans, widths, reaches, worth):
+        first, width, size = chosen.start, widths[chosen.start], chosen.stop - chosen.start
+        rows = slice(spans[first].row, spans[first].row + size)
+        bias = _bias(cache.bias[rows], spans[chosen], width, max(reaches[chosen]))
+        queries = slice(offset, offset + size * width)
+        groups.append(_Group(rows, queries, torch.from_numpy(bias).to(device)))
+        offset = queries.stop
     return groups
 
 
-def _joins(spans: Sequence[Span], widths: list[int], index: int) -> bool:
-    follows = spans[index].row == spans[index - 1].row + 1
-    return follows and widths[index] == widths[index - 1]
+def _cut(
+    spans: Sequence[Span], widths: list[int], reaches: list[int], worth: int
+) -> Iterator[slice]:
+    """Yield the spans of each group: all of one width, in consecutive rows.
+
+    A group reads as many keys in every row as its longest span needs. A span joins if the keys
+    that are then read in vain cost less than a call of its own: `worth` keys of one row.
+    """
+    first, reach = 0, reaches[0]
+    for index in range(1, len(spans)):
+        follows = spans[index].row == spans[index - 1].row + 1
+        joint, size = max(reach, reaches[index]), index - first
+        wasted = (joint - reach) * size + joint - reaches[index]
+        if follows and widths[index] == widths[index - 1] and wasted <= worth:
+            reach = joint
+            continue
+        yield slice(first, index)
+        first, reach = index, reaches[index]
+    yield slice(first, len(spans))
 
 
-def _bias(lead: Tensor, spans: Sequence[Span], queries: int) -> Tensor:
+def _bias(
+    lead: NDArray[np.float32], spans: Sequence[Span], queries: int, keys: int
+) -> NDArray[np.float32]:
     """Return the bias [G, 1, queries, keys] of spans after conditions of bias `lead` [G, C]."""
-    device, first = lead.device, lead.shape[1]
-    keys = _round_up(first + max(span.end for span in spans), KEY_STEP)
-    starts = torch.tensor([span.start for span in spans], device=device)
+    first = lead.shape[1]
+    starts = np.array([span.start for span in spans])
     # A query sees up to its own cell.
-    last = starts[:, None, None] + torch.arange(queries, device=device)[:, None] + first
-    hidden = torch.arange(keys, device=device) > last  # [G, queries, keys]
-    bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))
+    last = starts[:, None] + np.arange(first, first + queries)  # [G, queries]
+    bias = np.where(np.arange(keys) > last[:, :, None], np.float32(-np.inf), np.float32(0))
     bias[:, :, :first] = lead[:, None]
     return bias[:, None]
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, plan: _Plan) -> Tensor:
-    """Mix values [H, N, head_dim] for queries [H, N, head_dim]; keys are views of the cache."""
-    heads, _, width = q.shape
-    padded, mixed = q[:, plan.spread], []
+def _attend(q: Tensor, cells: Tensor, plan: _Plan) -> Tensor:
+    """Mix the values of a layer's cells for queries [N, H, head_dim]; [N, D]."""
+    padded, mixed = q[plan.spread], []
     for group in plan.groups:
         size, _, length, reach = group.bias.shape
-        own = padded[:, group.offset : group.offset + size * length]
         out = F.scaled_dot_product_attention(
-            own.view(heads, size, length, width).transpose(0, 1),
-            keys[group.rows, :, :reach],
-            values[group.rows, :, :reach],
+            padded[group.queries].unflatten(0, (size, length)).transpose(1, 2),
+            cells[0, group.rows, :, :reach],
+            cells[1, group.rows, :, :reach],
             attn_mask=group.bias,
         )
-        mixed.append(out.transpose(0, 1).flatten(1, 2))
-    return torch.cat(mixed, dim=1)[:, plan.gather]
+        mixed.append(out.transpose(1, 2).flatten(2).flatten(0, 1))
+    return torch.cat(mixed)[plan.gather]
 
 
 def _write(cells: Tensor, new: Tensor, plan: _Plan) -> None:
-    """Put new keys or values [H, N, head_dim] into cells [rows, H, cells, head_dim]."""
-    own = new[:, : plan.count].transpose(0, 1)
-    cells[plan.rows, :, plan.cells] = own
+    """Put new keys and values [count, 2, H, head_dim] into cells [2, rows, H, cells, head_dim]."""
+    cells.permute(1, 3, 0, 2, 4)[plan.rows, plan.cells] = new
 
 
 def _pad_rows(values: Tensor, length: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Spans through the cache give what the whole picture at once would give."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fleet.models import spans
 from fleet.models.spans import KVCache, Span, SpanEngine
 from fleet.models.transformer import Transformer, TransformerConfig
 
@@ -150,3 +153,45 @@ def test_what_is_added_reaches_its_own_token() -> None:
         tokens = torch.from_numpy(PICTURE_TOKENS[:2])
         expected, _ = ENGINE.transformer(tokens, CAPTIONS[:2], WITHHELD[:2], added)
     torch.testing.assert_close(found, expected[:, 1:10].flatten(0, 1), atol=1e-5, rtol=0)
+
+
+def test_neighbours_that_attend_apart_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [TOKENS, 4, 9]  # 37 cells are read as 64, 5 and 10 as 32
+    together, apart = ENGINE.new_cache(PICTURES), ENGINE.new_cache(PICTURES)
+    found = []
+    for cache, call in ((together, 1 << 20), (apart, 0)):
+        monkeypatch.setattr(spans, "_CALL", call)
+        begin(cache, [0, 1, 2])
+        ENGINE.run(cache, [span(p, 0, end - 1) for p, end in enumerate(ends)])
+        found.append(ENGINE.run(cache, [span(p, end - 1, end) for p, end in enumerate(ends)]))
+
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_close(dtype: torch.dtype) -> None:
+    engine = SpanEngine(copy.deepcopy(ENGINE.transformer).to(dtype))
+    cache = engine.new_cache(PICTURES)
+    condition = engine.transformer.condition(CAPTIONS, WITHHELD)
+    for picture in range(PICTURES):
+        cache.begin(picture, condition, picture)
+
+    hidden = engine.run(cache, [span(picture, 0, 9) for picture in range(PICTURES)])
+
+    expected = reference()[:, 1:10].flatten(0, 1)
+    assert hidden.dtype == dtype
+    assert (hidden.float() - expected).abs().mean() < 0.03 * expected.abs().mean()
+
+
+def test_the_engine_copies_no_weights() -> None:
+    transformer = copy.deepcopy(ENGINE.transformer)
+    before = {name: value.clone() for name, value in transformer.state_dict().items()}
+
+    engine = SpanEngine(transformer)
+
+    after = transformer.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    transformer.blocks[0].feed_forward.w2.weight.data.zero_()
+    cache = engine.new_cache(1)
+    cache.begin(0, engine.transformer.condition(CAPTIONS), 0)
+    assert not torch.equal(engine.run(cache, [span(0, 0, 4)]), ENGINE.run(cache, [span(0, 0, 4)]))
