@@ -1,4 +1,4 @@
-"""Rounds on Flower's own engine: a SuperLink and SuperNodes as processes, and `flwr run`.
+"""Rounds on Flower's own engines: a SuperLink with SuperNodes, or with Ray, and `flwr run`.
 
 The apps are the package's own, unmodified: the folder that `flwr run` submits holds nothing but
 their names and the run's configuration. `python -m simulations.flower_engine SCRIPT …` runs one of
@@ -23,6 +23,7 @@ _QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "OMP_NUM_THREADS": "1",  # one order of all sums
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 _APP = """[project]
 name = "ciar-rounds"
@@ -48,6 +49,9 @@ address = "127.0.0.1:{port}"
 insecure = true
 """
 
+_WORKERS = 2  # of Ray
+_FAILED = "Exit Code:"  # in the log of an engine that broke off
+
 Run = Callable[[Mapping[str, Any]], None]
 
 
@@ -61,17 +65,9 @@ def superlink(folder: Path, nodes: Sequence[Path], wait_s: float) -> Iterator[Ru
     Raises:
         ProgramError: One of them ended, or was not ready, or the run not over, within `wait_s`.
     """
-    deadline, port = time.monotonic() + wait_s, free_port()
-    settings = {**_QUIET, "FLWR_HOME": str(folder / "home")}
-    (folder / "home").mkdir(parents=True)
-    (folder / "home" / "config.toml").write_text(_LINK.format(port=port), encoding="utf-8")
-    link = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    deadline = time.monotonic() + wait_s
     with ExitStack() as stack:
-        started = program(
-            "SuperLink", _script("flower-superlink", *link), settings, folder / "link.log"
-        )
-        server = stack.enter_context(started)
-        server.wait_for("listen", lambda: server.says("startup complete"), deadline)
+        port, settings, server = stack.enter_context(_link(folder, deadline))
         for index, node in enumerate(nodes):
             options = ["--insecure", "--superlink", f"127.0.0.1:{port}"]
             options += ["--port", str(free_port()), "--node-config", f'folder="{node}"']
@@ -85,6 +81,36 @@ def superlink(folder: Path, nodes: Sequence[Path], wait_s: float) -> Iterator[Ru
 
         server.wait_for("see its nodes", is_complete, deadline)
         yield lambda config: _run(folder, settings, config, deadline)
+
+
+@contextmanager
+def simulation(folder: Path, nodes: int, wait_s: float) -> Iterator[Run]:
+    """What runs a configuration on so many nodes that Ray's workers take turns to be.
+
+    The configuration's `folder` has one of each node, called 0, 1 and so on. It needs Ray
+    (`pip install "ciar-fleet[ray]"`), which listens on the loopback interface.
+
+    Raises:
+        ProgramError: As `superlink`.
+    """
+    deadline = time.monotonic() + wait_s
+    with _link(folder, deadline, "--simulation") as (_, settings, _):
+        size = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={_WORKERS}"
+        yield lambda config: _run(folder, settings, config, deadline, "--federation-config", size)
+
+
+@contextmanager
+def _link(
+    folder: Path, deadline: float, *options: str
+) -> Iterator[tuple[int, dict[str, str], Program]]:
+    """A SuperLink that is up: its port, the environment of its company, and itself."""
+    port, settings = free_port(), {**_QUIET, "FLWR_HOME": str(folder / "home")}
+    (folder / "home").mkdir(parents=True)
+    (folder / "home" / "config.toml").write_text(_LINK.format(port=port), encoding="utf-8")
+    script = _script("flower-superlink", "--insecure", "--host", "127.0.0.1", *options)
+    with _whole("SuperLink", [*script, "--port", str(port)], settings, folder / "link.log") as link:
+        link.wait_for("listen", lambda: link.says("startup complete"), deadline)
+        yield port, settings, link
 
 
 @contextmanager
@@ -113,19 +139,25 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _run(
-    folder: Path, settings: Mapping[str, str], config: Mapping[str, Any], deadline: float
+    folder: Path,
+    settings: Mapping[str, str],
+    config: Mapping[str, Any],
+    deadline: float,
+    *options: str,
 ) -> None:
     app = folder / "app"
     app.mkdir(exist_ok=True)
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
     (app / "pyproject.toml").write_text(_APP + lines, encoding="utf-8")
-    script = _script("flwr", "run", str(app), "here", "--stream")
+    script = _script("flwr", "run", str(app), "here", "--stream", *options)
     with program("flwr run", script, settings, folder / "run.log") as running:
         try:
             running.wait_for("end", lambda: False, deadline)
         except ProgramError:
             if running.is_running or running.process.returncode:
                 raise
+        if running.says(_FAILED):  # `flwr run` ends with 0 all the same
+            raise running.failure("failed")
 
 
 def _script(name: str, *arguments: str) -> list[str]:
