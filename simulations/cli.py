@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from fleet.process import command_errors
+from simulations import options
 from simulations.cli_bench import bench
 from simulations.cli_drift import drift
 from simulations.cli_world import capacity, profile, run, scenarios, search
@@ -23,11 +24,7 @@ def main() -> None:
     show_default=True,
     help="Folder of the results; what an earlier demo left there is replaced.",
 )
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder with device/, cloud/ and signing.pub. Default: the family that is shipped.",
-)
+@options.models
 @command_errors
 def demo(out: Path, models: Path | None) -> None:
     """Start a hub and three devices, make twelve pictures, and lay them out to look at."""
@@ -42,20 +39,11 @@ def demo(out: Path, models: Path | None) -> None:
 
 
 @main.command()
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    required=True,
-    help="Training folder: checkpoints, captions and pictures.",
-)
+@options.work
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Results."
 )
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Exported family whose policy is compared. Default: the family that is shipped.",
-)
+@options.models
 @click.option("--pictures", default=2000, show_default=True, help="Of cloud and device alone.")
 @click.option("--others", default=500, show_default=True, help="Of each method in between.")
 @click.option("--searched", default=200, show_default=True, help="Of each sampling rule tried.")

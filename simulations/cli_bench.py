@@ -1,12 +1,13 @@
 """`python -m simulations bench`: each verb measures a part of the line on this machine."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fleet.errors import FleetError, InvalidInputError
 from fleet.process import command_errors
+from simulations import options
+from simulations.cli_bench_models import device, drafter, head, real_size, rules, step
 from simulations.tables import figures
 
 
@@ -101,49 +102,6 @@ def queries(nodes: int, pictures: int, rows: int, days: int, repeats: int, url: 
 
 
 @bench.command()
-@click.option("--rounds", default=200, show_default=True, type=click.IntRange(10))
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
-@command_errors
-def step(rounds: int, models: Path | None) -> None:
-    """One token on the device and in the cloud, in processor time."""
-    from fleet.models.bundle import reference_path
-    from simulations.bench_step import bench as measure
-
-    figures(measure(models or reference_path(), rounds=rounds))
-
-
-@bench.command()
-@click.option("--rounds", default=256, show_default=True, type=click.IntRange(4))
-@click.option("--compiled", is_flag=True, help="Also torch.compile, which takes a minute.")
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
-@click.option(
-    "--size",
-    type=click.Choice(["B", "L", "XL"]),
-    help="Instead: random weights of a LlamaGen of this size, next to the machine's memory.",
-)
-@command_errors
-def device(rounds: int, compiled: bool, models: Path | None, size: str | None) -> None:
-    """The agent's draft loop, next to bare onnxruntime, int8 and torch."""
-    if size:
-        from simulations.real_size.device import bench as measure_large
-
-        figures(measure_large(size, rounds=rounds))
-        return
-    from fleet.models.bundle import reference_path
-    from simulations.bench_device import bench as measure
-
-    figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
-
-
-@bench.command()
 @click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="Of a row.")
 @click.option(
     "--rtt",
@@ -153,11 +111,7 @@ def device(rounds: int, compiled: bool, models: Path | None, size: str | None) -
     help="Round trips in milliseconds. Default: 5, 20, 50, 100.",
 )
 @click.option("--shipped/--stand-ins", default=False, help="The shipped pair, or pairs by design.")
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
+@options.models
 @command_errors
 def agent(pictures: int, rtts: tuple[int, ...], shipped: bool, models: Path | None) -> None:
     """Pictures of an agent that drafts ahead, next to one that stops and waits."""
@@ -208,11 +162,7 @@ def flower(nodes: int, rounds: int, wait_s: float) -> None:
 @click.option("--fleets", default="1,8,32,128", show_default=True, help="Devices, whole pictures.")
 @click.option("--minutes", default=0.0, show_default=True, help="Of the memory test; 0: none.")
 @click.option("--peer", is_flag=True, help="Also decode next to transformers, if it is installed.")
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
+@options.models
 @command_errors
 def engine(  # noqa: PLR0913  # one parameter an option
     seconds: float,
@@ -255,107 +205,6 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InvalidInputError(f"{text!r} is not a list such as 1,32,128") from error
-
-
-@bench.command("real-size")
-@click.option(
-    "--size", "sizes", multiple=True, type=click.Choice(["B", "L", "XL"]), default=["B", "L", "XL"]
-)
-@click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--stories",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="File of recorded decisions.",
-)
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Training folder: draw pictures first, and write STORIES anew.",
-)
-@click.option("--pictures", default=6, show_default=True, type=click.IntRange(1), help="To draw.")
-@click.option(
-    "--times",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File of measured times: what it holds is not measured again, what is missing is added.",
-)
-@click.option(
-    "--minutes",
-    default=20.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="After which nothing more is measured; with --times a second run goes on.",
-)
-@command_errors
-def real_size(stories: Path, work: Path | None, pictures: int, **how: Any) -> None:
-    """Methods at LlamaGen's sizes: recorded decisions on random weights, one guided picture."""
-    import time
-
-    from simulations.real_size import bench, times
-    from simulations.real_size import stories as told
-
-    if work is not None:
-        from fleet.models.bundle import reference_path
-        from fleet.training.pictures import load_pictures
-        from simulations.evaluation.captions import chosen_captions
-        from simulations.evaluation.run import shipped_policy
-
-        captions = chosen_captions(load_pictures(work), pictures).captions
-        told.save(stories, told.record(work, shipped_policy(reference_path()), captions))
-    until = time.monotonic() + 60 * how["minutes"]
-    rows = bench.bench(
-        told.load(stories),
-        how["sizes"],
-        how["dtype"],
-        rounds=how["rounds"],
-        times=times.Times(how["times"], until),
-    )
-    figures(rows)
-    click.echo("\n".join(["", bench.bar(rows), bench.ASSUMPTIONS]))
-
-
-@bench.command()
-@click.option("--size", "sizes", multiple=True, type=click.Choice(["B", "L", "XL"]), default=["XL"])
-@click.option("--rounds", default=10, show_default=True, type=click.IntRange(1))
-@command_errors
-def drafter(sizes: tuple[str, ...], rounds: int) -> None:
-    """A drafter of LlamaGen's width on a device: bytes and time in float32 and int8."""
-    from simulations.real_size.drafter import bench as measure
-
-    figures(measure(sizes, rounds=rounds))
-
-
-@bench.command()
-@click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
-@click.option("--small", is_flag=True, help="Only the size that is shipped.")
-@command_errors
-def head(rounds: int, small: bool) -> None:
-    """A device step with and without its interval head, at 1,024 and 16,384 codes."""
-    from simulations.bench_head import SIZES
-    from simulations.bench_head import bench as measure
-
-    figures(measure(SIZES[:1] if small else SIZES, rounds=rounds))
-
-
-@bench.command()
-@click.option("--pictures", default=8, show_default=True, type=click.IntRange(1), help="A rule.")
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
-@command_errors
-def rules(pictures: int, models: Path | None) -> None:
-    """Bytes of a verified token under each verification rule, in whole pictures."""
-    from simulations.bench_rules import bench as measure
-    from simulations.processes import ProgramError
-
-    try:
-        figures(measure(models, pictures=pictures))
-    except ProgramError as error:
-        click.echo(error.tail, err=True)
-        raise
 
 
 @bench.command()
@@ -404,3 +253,7 @@ def all_benches(only: str | None, log: Path | None) -> None:
     if log is not None:
         add_to(log, entry(found))
         click.echo(f"added to {log}")
+
+
+for verb in (step, device, head, drafter, real_size, rules):
+    bench.add_command(verb)

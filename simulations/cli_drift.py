@@ -5,27 +5,19 @@ from pathlib import Path
 import click
 
 from fleet.process import command_errors
+from simulations import options
 
 
 @click.command()
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE...]")
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    required=True,
-    help="Training folder with the encoded pictures; it is only read.",
-)
+@options.work
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     help="Results; a run that was stopped goes on from what is there.",
 )
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Exported family with its training/ folder. Default: the family that is shipped.",
-)
+@options.models
 @click.option(
     "--cloud",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),

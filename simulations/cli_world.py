@@ -8,6 +8,7 @@ import click
 
 from fleet.errors import FleetError, OutputError
 from fleet.process import command_errors
+from simulations import options
 from simulations.broker import KINDS, Kind
 
 _MOST_TROUBLE = 100
@@ -53,11 +54,7 @@ def scenarios() -> None:
     type=click.IntRange(0, _MOST_TROUBLE),
     help="Faults drawn by the seed, beside the scenario's own.",
 )
-@click.option(
-    "--profile",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Virtual clock: what models cost, from `profile`. Default: the one that ships.",
-)
+@options.profile
 @click.option(
     "--processes",
     default=2,
@@ -154,11 +151,7 @@ def search(seeds: int, first: int, name: str, trouble: int, processes: int) -> N
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON.")
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(5))
 @click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="A style.")
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Default: the family that is shipped.",
-)
+@options.models
 @command_errors
 def profile(out: Path, rounds: int, pictures: int, models: Path | None) -> None:
     """Measure what models cost here and how they get on, for `run --profile`."""
@@ -179,12 +172,7 @@ def profile(out: Path, rounds: int, pictures: int, models: Path | None) -> None:
 @click.option("--per-minute", default=1.0, show_default=True, help="Pictures of a device.")
 @click.option("--p95", default=0.2, show_default=True, help="Seconds of a request at the hub.")
 @click.option("--speed", default=1.0, show_default=True, help="Of a worker, to the profile's.")
-@click.option(
-    "--profile",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="What models cost, from `profile`. Default: the one that ships.",
-)
+@options.profile
 @click.option(
     "--check",
     type=click.IntRange(1, 10_000),
@@ -192,14 +180,14 @@ def profile(out: Path, rounds: int, pictures: int, models: Path | None) -> None:
 )
 @command_errors
 def capacity(
-    per_minute: float, p95: float, speed: float, file: Path | None, check: int | None
+    per_minute: float, p95: float, speed: float, profile: Path | None, check: int | None
 ) -> None:
     """How many devices a worker serves, and how many workers a fleet takes."""
     from simulations.planning import checked, plan
     from simulations.profile import load_profile
     from simulations.tables import figures
 
-    found = plan(load_profile(file), per_minute=per_minute, p95_s=p95, speed=speed)
+    found = plan(load_profile(profile), per_minute=per_minute, p95_s=p95, speed=speed)
     demand = found.asked.demand
     click.echo(
         f"A picture asks for {demand.requests:.1f} requests, {demand.tokens:.0f} tokens in forwards"
@@ -210,4 +198,4 @@ def capacity(
     figures(found.fleets)
     if check is not None:
         click.echo("The queue next to a world of two minutes:")
-        figures([checked(load_profile(file), check, seconds=120.0, per_minute=per_minute)])
+        figures([checked(load_profile(profile), check, seconds=120.0, per_minute=per_minute)])
