@@ -17,6 +17,7 @@ from simulations.history.stored import read_stored
 from simulations.history.tally import Tally
 from simulations.real.run import RealOrder
 from simulations.real.run import run_real as run_programs
+from simulations.real.twins import twin_of as real_twin_of
 from simulations.report.findings import Findings
 from simulations.results import claim
 from simulations.scenarios.faults import REAL_ONLY
@@ -60,7 +61,8 @@ def run_real(order: RealOrder, on_tick: Callable[[Tally], None] = lambda _: None
     begun = time.perf_counter()
     run_programs(order, on_tick)
     real_s = time.perf_counter() - begun
-    return _findings(order.scenario, order.seed, order.out, "real", real_s, None)
+    twin = real_twin_of(order, list(read_events(order.out / EVENTS)))
+    return _findings(order.scenario, order.seed, order.out, "real", real_s, twin)
 
 
 def _findings(

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from simulations.history.events import Event
 from simulations.history.stored import Stored
 
-Twin = Callable[[str, int, str], str]
-"""Caption, seed and the device's version → the `image` of the picture if nothing goes wrong."""
+Twin = Callable[[str, int, str], str | None]
+"""Caption, seed and the device's version → the `image` of the picture if nothing goes wrong, or
+None where that was not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

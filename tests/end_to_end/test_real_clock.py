@@ -1,11 +1,14 @@
 """A scenario on the real clock: real broker, hub and agents, held against every law."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from simulations.broker import Kind
+from simulations.history.events import Event
 from simulations.real.run import RealOrder
+from simulations.real.twins import twin_of
 from simulations.runs import run_real
 from simulations.scenarios.files import parse
 
@@ -76,7 +79,24 @@ def test_a_killed_hub_and_a_locked_database_lose_nothing(tmp_path: Path) -> None
         source="a test",
     )
 
-    found = run_real(RealOrder(scenario, 1, tmp_path, crowds=2))
+    order = RealOrder(scenario, 1, tmp_path, crowds=2)
+    found = run_real(order)
 
     assert found.violations == []
     assert found.tally.made == found.tally.events["asked"] > 0
+    assert_some_have_twins(order, found.events)
+
+
+def assert_some_have_twins(order: RealOrder, events: Sequence[Event]) -> None:
+    """So that "no violation" says something about pictures."""
+    twin = twin_of(order, events)
+    asked = {(e["node"], e["wish"]): e for e in events if e["event"] == "asked"}
+    compared = [
+        event["image"] == name
+        for event in events
+        if event["event"] == "made"
+        and (wish := asked[event["node"], event["wish"]])
+        and (name := twin(wish["caption"], wish["seed"], "")) is not None
+    ]
+    assert compared
+    assert all(compared)
