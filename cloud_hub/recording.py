@@ -19,6 +19,7 @@ from cloud_hub.batches import batches
 from cloud_hub.notices import Notices
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import Rejected, Reported, store_batch
+from cloud_hub.store.tables.counted import COUNTS
 from fleet.errors import ProtocolError, StoreError, TransportError
 from fleet.ids import BootId, NodeId, is_level
 from fleet.logs import get_logger
@@ -30,7 +31,7 @@ from fleet.transport.base import Inbound, Transport
 log = get_logger(__name__)
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.2, 10.0
-_BIGGEST = 1 << 63
+_BIGGEST, _MOST = 1 << 63, 1 << 31
 
 Key = tuple[NodeId, BootId, int]
 
@@ -137,6 +138,9 @@ def _problem(record: GenerationRecord) -> str:
     if max(numbers) >= _BIGGEST or min(numbers) < -_BIGGEST:
         which = next(n for n, v in zip(_NUMBERS, numbers, strict=True) if abs(v) >= _BIGGEST)
         return f"{which} does not fit in 64 bits"
+    if max(_counts(record)) >= _MOST:
+        which = next(name for name in COUNTS if getattr(record, name) >= _MOST)
+        return f"{which} does not fit in 32 bits"
     if not math.isfinite(record.created_at) or math.isnan(record.threshold):
         return "created_at or threshold is not a number"
     if not is_level(record.boot_id):
@@ -151,7 +155,7 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 
 _TEXTS, _NUMBERS = _fields(str), _fields(int)
-_texts, _numbers = attrgetter(*_TEXTS), attrgetter(*_NUMBERS)
+_texts, _numbers, _counts = attrgetter(*_TEXTS), attrgetter(*_NUMBERS), attrgetter(*COUNTS)
 _LONG, _LONGEST = 64, {"caption": 512}  # characters; others have the first
 
 

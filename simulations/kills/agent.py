@@ -26,6 +26,7 @@ ENOUGH = "enough"
 DRAIN_S = 300.0
 _LIMITS = Limits(max_bytes=1 << 30, max_records=1_000_000)
 _RESEND_S = 1.0
+_CAP_S = 2.0  # between tries to connect: shorter than a device's, to be there for the next kill
 
 
 def ledger_of(folder: Path, node: str) -> Path:
@@ -39,7 +40,10 @@ async def report(folder: Path, node: NodeId, port: int, rate: float) -> None:
     Raises:
         RequestTimeout: Some have no receipt `DRAIN_S` after the last was made.
     """
-    boot, broker = BootId(new_id()), BrokerSettings(host="127.0.0.1", port=port)
+    boot, broker = (
+        BootId(new_id()),
+        BrokerSettings(host="127.0.0.1", port=port, reconnect_cap_s=_CAP_S),
+    )
     with Outbox(folder / f"{node}.sqlite", _LIMITS) as outbox:
         async with (
             connect(broker, client_id=node, wait=False) as transport,

@@ -17,11 +17,15 @@ from fleet.transport.broker import BrokerSettings
 from fleet.transport.mqtt import connect
 
 _AGAIN_S = 0.3
+_CAP_S = 2.0  # between tries to connect, to be there for the next kill
 
 
 async def serve(port: int, url: str) -> None:
     """Records until cancelled, however often broker and database come and go."""
-    broker, store = BrokerSettings(host="127.0.0.1", port=port), StoreSettings()
+    broker, store = (
+        BrokerSettings(host="127.0.0.1", port=port, reconnect_cap_s=_CAP_S),
+        StoreSettings(),
+    )
     with Database(url) as database:
         await _prepare(database)
         async with (

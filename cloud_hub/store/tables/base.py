@@ -1,9 +1,11 @@
 """What all tables share: how moments are kept, what a Python type is, how constraints are named."""
 
+import struct
 import zlib
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -63,16 +65,49 @@ class Deflated(TypeDecorator[bytes]):
         return zlib.decompress(value, wbits=_RAW) if value else value
 
 
+class Sparse(Deflated):
+    """An array of bytes of which many are 0: which ones are not, and those alone.
+
+    `SPARSE`, the number of bytes (u32, little-endian), a bit each, and the bytes that are not 0.
+    Deflate takes half as much again for confidences: it spells out a code for bytes that are
+    nearly all different. It is used where nearly none or most are not 0, and may always be there.
+    """
+
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, _: Dialect) -> bytes | None:
+        """Packs an array."""
+        if not value or not len(value) // 16 < len(value) - value.count(0) <= len(value) // 2:
+            return super().process_bind_param(value, _)
+        array = np.frombuffer(value, np.uint8)
+        head = _SPARSE_HEAD.pack(SPARSE, len(value))
+        return head + np.packbits(array != 0).tobytes() + value.replace(b"\0", b"")
+
+    def process_result_value(self, value: bytes | None, _: Dialect) -> bytes | None:
+        """Unpacks it."""
+        if not value or value[0] != SPARSE:
+            return super().process_result_value(value, _)
+        _mark, count = _SPARSE_HEAD.unpack_from(value)
+        bits = np.frombuffer(value, np.uint8, -(-count // 8), _SPARSE_HEAD.size)
+        array = np.unpackbits(bits, count=count)
+        array[array != 0] = np.frombuffer(value, np.uint8, offset=_SPARSE_HEAD.size + len(bits))
+        return array.tobytes()
+
+
 def deflated(array: bytes) -> bytes:
     """An array as `Deflated` stores it."""
     packer = zlib.compressobj(wbits=_SMALL, memLevel=5, strategy=zlib.Z_RLE)
     return packer.compress(array) + packer.flush()
 
 
+SPARSE = 0xFF  # no deflate begins with it: its first block would be of a kind that there is not
+_SPARSE_HEAD = struct.Struct("<BI")
 _RAW = -15  # no header, no check sum: the database has its own
 # Runs need no window of 32 KiB, whose memory costs more time than the array's few hundred bytes.
 _SMALL = -9
 
+# Of one picture; SQLite keeps any number as short as it is.
+COUNT = Integer().with_variant(BigInteger(), "sqlite")
 # SQLite counts rows by its INTEGER only, which has 64 bits too.
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
 

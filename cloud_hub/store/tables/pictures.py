@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cloud_hub.store.tables.base import ROW_NUMBER, Base, Deflated
+from cloud_hub.store.tables.base import COUNT, ROW_NUMBER, Base, Deflated, Sparse
 from cloud_hub.store.tables.counted import Counted
 
 
@@ -22,7 +22,7 @@ class GenerationRow(Counted, Base):
     __table_args__ = (
         Index(None, "node_id", "received_at"),
         Index(None, "received_at"),
-        Index(None, "generation_id"),
+        Index(None, "generation_id", postgresql_using="hash"),  # whole ids are looked for
         {"postgresql_partition_by": "RANGE (received_at)"},
     )
 
@@ -48,7 +48,19 @@ class GenerationRow(Counted, Base):
     repairs: Mapped[str] = mapped_column(String(64))  # the picture that this one corrects, or empty
     scores: Mapped[bytes] = mapped_column(Deflated)  # arrays as in `fleet/protocol/arrays.py`
     decisions: Mapped[bytes] = mapped_column(Deflated)
-    confidences: Mapped[bytes] = mapped_column(Deflated)
+    confidences: Mapped[bytes] = mapped_column(Sparse)
+    tokens: Mapped[int] = mapped_column(COUNT)
+    prefix: Mapped[int] = mapped_column(COUNT)
+    local: Mapped[int] = mapped_column(COUNT)
+    verified: Mapped[int] = mapped_column(COUNT)
+    corrected: Mapped[int] = mapped_column(COUNT)
+    unverified: Mapped[int] = mapped_column(COUNT)
+    wasted: Mapped[int] = mapped_column(COUNT)
+    forwards: Mapped[int] = mapped_column(COUNT)
+    round_trips: Mapped[int] = mapped_column(COUNT)
+    retries: Mapped[int] = mapped_column(COUNT)
+    bytes_up: Mapped[int] = mapped_column(COUNT)
+    bytes_down: Mapped[int] = mapped_column(COUNT)
 
 
 class SpotCheckRow(Base):
