@@ -18,10 +18,11 @@ from sqlalchemy import Connection, insert, text
 
 from cloud_hub.store import answers, checks, queries, views
 from cloud_hub.store.answers import Period
+from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import Database
 from cloud_hub.store.days import make_days
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.sums import DAY_S, HOUR_S, columns
+from cloud_hub.store.sums import DAY_S, HOUR_S, TABLES, columns
 from cloud_hub.store.tables import (
     Base,
     CheckSumRow,
@@ -151,9 +152,26 @@ def _fill(database: Database, fleet: Fleet, now: datetime) -> None:
 
 
 def _write(database: Database, table: type[Base], rows: Iterator[dict[str, Any]]) -> None:
+    """Writes rows that all have the same columns in the same order."""
+    statement = insert(table).inline()
     while some := list(islice(rows, _AT_ONCE)):
+        names, values = tuple(some[0]), [tuple(row.values()) for row in some]
         with database.write() as connection:
-            connection.execute(insert(table), some)
+            if database.is_sqlite or table not in TABLES:
+                write_rows(connection, statement, names, values)
+            else:
+                _copy(connection, table, names, values)
+
+
+def _copy(
+    connection: Connection, table: type[Base], names: tuple[str, ...], rows: list[tuple[Any, ...]]
+) -> None:
+    """PostgreSQL's own way for many rows of numbers and names: there are millions of sums."""
+    driver: Any = connection.connection.driver_connection
+    into = f"COPY {table.__tablename__} ({', '.join(names)}) FROM STDIN"
+    with driver.cursor() as cursor, cursor.copy(into) as copy:
+        for row in rows:
+            copy.write_row(row)
 
 
 def _node(name: str, now: datetime) -> dict[str, Any]:
@@ -213,10 +231,11 @@ def _pictures(database: Database, fleet: Fleet, now: datetime) -> None:
         with database.write() as connection:
             make_days(connection, now - timedelta(days=days_ago))
     written: list[dict[str, Any]] = []
+    samples = [record_at(index) for index in range(256)]
 
     def rows() -> Iterator[dict[str, Any]]:
         for index in range(fleet.rows):
-            node, one = f"n{index % fleet.nodes}", record_at(index % 256)
+            node, one = f"n{index % fleet.nodes}", samples[index % len(samples)]
             said = one.model_dump(exclude={"type", "sampling", "detailed", "unseen"})
             moment = now - age * (fleet.rows - index)
             names = {"node_id": node, "generation_id": new_id(), "received_at": moment}

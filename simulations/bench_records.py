@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, func, select, text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 
 from cloud_hub import recording
@@ -26,11 +26,11 @@ from cloud_hub.notices import Notices
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import store_batch
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.tables import Base, GenerationRow
-from fleet.errors import StoreError
+from cloud_hub.store.tables import Base
 from fleet.ids import NodeId
 from fleet.protocol import topics
 from fleet.protocol.codec import encode
+from fleet.protocol.messages import GenerationRecord
 from fleet.transport.base import Inbound
 from fleet.transport.mqtt import connect
 from simulations.bench_transport import mosquitto_program, run_mosquitto
@@ -39,7 +39,6 @@ from simulations.sample_records import TOKENS, node_of, record_at
 
 STORED_S = 600.0
 _AHEAD = 512  # records that are sent and have no receipt yet
-_LOOK_S = 0.05  # between two looks at the database
 
 Statement = tuple[str, Any, bool]  # SQL, parameters, many of them
 
@@ -170,8 +169,10 @@ async def _through_broker(database: Database, records: int, batch: int, program:
         broker = await stack.enter_async_context(run_mosquitto(program))
         hub = await stack.enter_async_context(connect(broker, client_id="hub"))
         arrivals = await stack.enter_async_context(hub.subscribe(topics.RECORDS, qos=1, limit=512))
+        left = _Left(records)
+        notices = Notices(time.monotonic)
         work = recording.record(
-            hub, arrivals, database, Notices(time.monotonic), limit=batch, wait_s=0.05
+            hub, arrivals, database, notices, limit=batch, wait_s=0.05, stored=left.one
         )
         task = asyncio.create_task(work, name="recording")
         stack.push_async_callback(_cancel, task)
@@ -184,7 +185,8 @@ async def _through_broker(database: Database, records: int, batch: int, program:
         )
         with _timed() as took:
             await hub.publish("bench/go", b"go", qos=1)
-            await asyncio.to_thread(_wait_stored, database, records)
+            async with asyncio.timeout(STORED_S):
+                await left.none.wait()
         return took[0]
 
 
@@ -193,15 +195,18 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _wait_stored(database: Database, count: int) -> None:
-    deadline = time.monotonic() + STORED_S
-    stored = select(func.count()).select_from(GenerationRow)
-    while time.monotonic() < deadline:
-        with database.read() as connection:
-            if connection.execute(stored).scalar_one() >= count:
-                return
-        time.sleep(_LOOK_S)
-    raise StoreError(f"after {STORED_S:g} s not all of {count} records are stored")
+class _Left:
+    """Records that are not stored yet."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.none = asyncio.Event()
+
+    def one(self, _node: NodeId, _record: GenerationRecord) -> None:
+        """Takes one off."""
+        self._count -= 1
+        if not self._count:
+            self.none.set()
 
 
 def _clear(database: Database) -> None:
