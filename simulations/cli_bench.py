@@ -68,7 +68,7 @@ def kills(count: int, seed: int, agents: int, rate: float, pause: float, out: Pa
     from simulations.processes import ProgramError
 
     if not 0 < rate <= 1000 or not 0 <= pause <= 3600:
-        raise InvalidInputError("--rate is 1 to 1000 records, --pause at most 3600 seconds")
+        raise InvalidInputError("--rate is above 0, at most 1000; --pause 0 to 3600 seconds")
     with TemporaryDirectory(prefix="ciar-kills-") as folder:
         order = Order(out or Path(folder), count, seed, agents, rate, pause)
         try:
