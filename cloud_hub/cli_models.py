@@ -1,5 +1,6 @@
-"""The verbs for models that people bring as files."""
+"""The verbs for models: versions that devices run, and models that people bring as files."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,26 @@ _PATH = click.Path(path_type=Path)
 
 @click.group()
 def models() -> None:
-    """Add models that you have as files; docs/llamagen.md says which."""
+    """List model versions; add models that you have as files (docs/llamagen.md)."""
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@config_option
+@command_errors
+def list_versions(as_json: bool, config: Path | None) -> None:
+    """One line a version that rounds made or devices run, and how many devices run it."""
+    from cloud_hub import versions as telling
+    from cloud_hub.cli_rounds import open_database
+    from cloud_hub.store import catalog
+
+    with open_database(config) as database, database.read() as connection:
+        found, running = catalog.versions(connection), catalog.running(connection)
+    if as_json:
+        click.echo(json.dumps(telling.fields(found, running), indent=2))
+        return
+    for line in telling.lines(found, running):
+        click.echo(line)
 
 
 @models.group()

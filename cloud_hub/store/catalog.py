@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from cloud_hub.store.database import insert_new
-from cloud_hub.store.tables import ModelVersionRow
+from cloud_hub.store.tables import ModelVersionRow, NodeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +40,10 @@ def versions(connection: Connection) -> list[Version]:
     """All versions, the newest first."""
     statement = select(ModelVersionRow).order_by(ModelVersionRow.made_at.desc())
     return [Version(**row) for row in connection.execute(statement).mappings()]
+
+
+def running(connection: Connection) -> dict[str, int]:
+    """How many devices that are up run each version."""
+    version = NodeRow.device_version
+    counted = select(version, func.count()).where(NodeRow.state == "ready", version != "")
+    return {row[0]: row[1] for row in connection.execute(counted.group_by(version))}

@@ -74,6 +74,7 @@ def test_without_a_broker_no_run_is_begun() -> None:
 @pytest.mark.usefixtures("hub")
 def test_lists_without_rows_say_how_to_begin() -> None:
     assert "`cloud_hub rollout start VERSION` begins one" in said("rollout list").output
+    assert "`cloud_hub rounds publish` has made no version yet" in said("models list").output
     assert "`cloud_hub rounds schedule add` makes one" in said("rounds schedule list").output
     assert said("rounds schedule add nightly").exit_code == 0
     assert said("rounds schedule remove nightly").output == "nightly is removed\n"
