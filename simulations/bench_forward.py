@@ -1,31 +1,26 @@
-"""The cloud's forward next to the machine's sgemm, and decoding next to `transformers`.
+"""The cloud's forward next to the machine's sgemm, and next to one that pads.
 
-All on one thread, in processor time, so other load on the machine changes little. `transformers` is
-optional (`pip install transformers`): its Llama with random weights of the same layers, width,
-heads, feed-forward and codes, a static cache, sampling with the same top-k.
+All on one thread, in processor time, so other load on the machine changes less. What is compared
+takes turns, so that such load falls on all of it.
 """
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fleet.decoding.sampling import draw, sharpen
-from fleet.errors import InvalidInputError
 from fleet.models.bundle import CLOUD_FOLDER
 from fleet.models.spans import KVCache, Span
 from fleet.models.torch_model import CloudModel
 from fleet.models.transformer import TransformerConfig
-from fleet.protocol.messages import Sampling
 
 SHAPES = ((1, 1), (1, 8), (8, 4), (32, 4), (64, 4))  # pictures, tokens of each
 _WARM_UP = 3
 _START = 100  # where the spans of a picture begin
-_TOP_K = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +45,6 @@ class Padding:
     ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """Tokens a second of plain decoding (no guidance), with the ratio's spread."""
-
-    subject: str
-    ours_per_s: float
-    theirs_per_s: float
-    ratio: float
-    least: float
-    most: float
-
-
 def forwards(models: Path, *, rounds: int) -> list[Work]:
     """The bare forward's rate ÷ that of its own matrix products alone."""
     torch.set_num_threads(1)
@@ -78,8 +61,7 @@ def _work(cloud: CloudModel, cache: KVCache, pictures: int, tokens: int, rounds:
     rows = 2 * pictures * tokens
     products = _products(cloud.engine.config, rows)
     flop = 2 * rows * sum(count * ins * outs for count, ins, outs in _layers(cloud.engine.config))
-    forward = _median(lambda: cloud.forward_spans(cache, spans), rounds)
-    sgemm = _median(products, rounds)
+    forward, sgemm = _medians([lambda: cloud.forward_spans(cache, spans), products], rounds)
     return Work(
         f"{pictures} x {tokens} tokens",
         rows,
@@ -114,8 +96,8 @@ def _padding(
         ]
 
     mixed, padded = spans(lengths), spans([max(lengths)] * len(lengths))
-    flat_s = _median(lambda: cloud.forward_spans(cache, mixed), rounds)
-    padded_s = _median(lambda: cloud.forward_spans(cache, padded), rounds)
+    ways = [lambda: cloud.forward_spans(cache, mixed), lambda: cloud.forward_spans(cache, padded)]
+    flat_s, padded_s = _medians(ways, rounds)
     return Padding(name, flat_s * 1e3, padded_s * 1e3, padded_s / flat_s)
 
 
@@ -145,79 +127,6 @@ def _products(config: TransformerConfig, rows: int) -> Callable[[], None]:
     return multiply
 
 
-def decoding(models: Path, *, tokens: int, rounds: int) -> list[Decoding]:
-    """Ours ÷ `transformers`, tokens a second, for 1 and 32 pictures.
-
-    Raises:
-        InvalidInputError: `transformers` cannot be imported.
-    """
-    torch.set_num_threads(1)
-    cloud = CloudModel.load(models / CLOUD_FOLDER)
-    try:
-        peer = _llama(cloud.engine.config)
-    except ImportError as error:
-        raise InvalidInputError(f"--peer needs transformers: {error}") from error
-    return [_compare(cloud, peer, batch, tokens, rounds) for batch in (1, 32)]
-
-
-def _compare(
-    cloud: CloudModel, peer: torch.nn.Module, batch: int, tokens: int, rounds: int
-) -> Decoding:
-    cache = _cache(cloud, batch)
-    sampling = Sampling(temperature=1.0, top_k=_TOP_K, guidance=1.0)
-    rng = np.random.default_rng(0)
-
-    def ours() -> None:
-        last = np.zeros(batch, np.int64)
-        for position in range(tokens):
-            spans = [Span(row, position, last[row : row + 1]) for row in range(batch)]
-            logits = cloud.forward_spans(cache, spans).numpy()
-            noise = rng.gumbel(size=logits.shape).astype(np.float32)
-            last = draw(sharpen(logits, sampling), noise)
-
-    prompt = torch.ones(batch, 1, dtype=torch.long)
-
-    def theirs() -> None:
-        peer.generate(  # type: ignore[operator]
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            do_sample=True,
-            top_k=_TOP_K,
-            cache_implementation="static",
-            pad_token_id=0,
-        )
-
-    with torch.inference_mode():
-        mine, other = _times(ours, rounds), _times(theirs, rounds)
-    ratios = [b / a for a, b in zip(mine, other, strict=True)]
-    made = batch * tokens
-    return Decoding(
-        f"{batch} pictures",
-        made / statistics.median(mine),
-        made / statistics.median(other),
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-    )
-
-
-def _llama(config: TransformerConfig) -> torch.nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.dim,
-        intermediate_size=config.ffn,
-        num_hidden_layers=config.n_layer,
-        num_attention_heads=config.n_head,
-        max_position_embeddings=1024,
-    )
-    model: torch.nn.Module = LlamaForCausalLM(shape).eval()
-    return model
-
-
 def _cache(cloud: CloudModel, rows: int) -> KVCache:
     cache = cloud.new_cache(rows)
     condition = cloud.condition_pair([2, 3])
@@ -226,15 +135,19 @@ def _cache(cloud: CloudModel, rows: int) -> KVCache:
     return cache
 
 
-def _median(work: Callable[[], object], rounds: int) -> float:
-    return statistics.median(_times(work, rounds))
+def _medians(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """The median seconds of each work, of rounds in which they take turns."""
+    return [statistics.median(times) for times in in_turns(works, rounds, warm_up=_WARM_UP)]
 
 
-def _times(work: Callable[[], object], rounds: int) -> list[float]:
-    """Seconds of processor time of each of `rounds`, after some to warm up."""
-    times = []
-    for _ in range(rounds + _WARM_UP):
-        begun = time.process_time()
-        work()
-        times.append(time.process_time() - begun)
-    return times[_WARM_UP:]
+def in_turns(
+    works: Sequence[Callable[[], object]], rounds: int, *, warm_up: int
+) -> list[list[float]]:
+    """Seconds of processor time of each work in each of `rounds`, after some to warm up."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(warm_up + rounds):
+        for work, found in zip(works, times, strict=True):
+            begun = time.process_time()
+            work()
+            found.append(time.process_time() - begun)
+    return [found[warm_up:] for found in times]

@@ -7,7 +7,7 @@ import click
 from fleet.errors import FleetError, InvalidInputError
 from fleet.process import command_errors
 from simulations import options
-from simulations.cli_bench_models import device, drafter, head, real_size, rules, step
+from simulations.cli_bench_models import decoding, device, drafter, head, real_size, rules, step
 from simulations.tables import figures
 
 
@@ -161,17 +161,10 @@ def flower(nodes: int, rounds: int, wait_s: float) -> None:
 @click.option("--sessions", default="1,32,128,512", show_default=True, help="At a device's pace.")
 @click.option("--fleets", default="1,8,32,128", show_default=True, help="Devices, whole pictures.")
 @click.option("--minutes", default=0.0, show_default=True, help="Of the memory test; 0: none.")
-@click.option("--peer", is_flag=True, help="Also decode next to transformers, if it is installed.")
 @options.models
 @command_errors
-def engine(  # noqa: PLR0913  # one parameter an option
-    seconds: float,
-    devices: int,
-    sessions: str,
-    fleets: str,
-    minutes: float,
-    peer: bool,
-    models: Path | None,
+def engine(
+    seconds: float, devices: int, sessions: str, fleets: str, minutes: float, models: Path | None
 ) -> None:
     """The hub's engine under recorded requests; docs/limits.md reads the figures."""
     import asyncio
@@ -183,8 +176,6 @@ def engine(  # noqa: PLR0913  # one parameter an option
     family = models or reference_path()
     figures(bench_forward.forwards(family, rounds=20))
     figures(bench_forward.paddings(family, rounds=20))
-    if peer:
-        figures(bench_forward.decoding(family, tokens=128, rounds=5))
     scripts = asyncio.run(record(family))
     work = {"seconds": seconds}
     figures([asyncio.run(bench_engine.throughput(family, scripts, devices=devices, **work))])
@@ -255,5 +246,5 @@ def all_benches(only: str | None, log: Path | None) -> None:
         click.echo(f"added to {log}")
 
 
-for verb in (step, device, head, drafter, real_size, rules):
+for verb in (decoding, step, device, head, drafter, real_size, rules):
     bench.add_command(verb)

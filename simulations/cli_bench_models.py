@@ -46,6 +46,29 @@ def device(rounds: int, compiled: bool, models: Path | None, size: str | None) -
 
 
 @click.command()
+@click.option("--tokens", type=click.IntRange(2), help="Of a picture. Default: all.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--pictures",
+    multiple=True,
+    type=click.IntRange(1),
+    default=[1, 32],
+    show_default=True,
+    help="At once; give it again for more rows.",
+)
+@options.models
+@command_errors
+def decoding(
+    tokens: int | None, rounds: int, pictures: tuple[int, ...], models: Path | None
+) -> None:
+    """Pictures that the hub draws, next to transformers (optional) with the same layers."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_decoding import decoding as measure
+
+    figures(measure(models or reference_path(), tokens=tokens, rounds=rounds, pictures=pictures))
+
+
+@click.command()
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
 @click.option("--small", is_flag=True, help="Only the size that is shipped.")
 @command_errors

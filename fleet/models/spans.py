@@ -113,7 +113,7 @@ class SpanEngine:
     def run(self, cache: KVCache, spans: Sequence[Span], added: Tensor | None = None) -> Tensor:
         """Run all spans in one pass; hidden state i of a span predicts position start + i + 1.
 
-        Spans of consecutive rows attend together, so pass them in the order of their rows.
+        Spans of rows equally far apart attend together, so pass them in the order of their rows.
 
         Args:
             cache: Receives the spans' keys and values.
@@ -144,7 +144,7 @@ class SpanEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Spans of consecutive rows and of one rounded length, which attend in one call."""
+    """Spans of rows equally far apart and of one rounded length, which attend in one call."""
 
     rows: slice
     queries: slice  # of all padded queries
@@ -199,9 +199,10 @@ def _groups(
     worth = _CALL // (cache.cells.shape[3] * cache.cells.shape[5])
     groups, offset = [], 0
     for chosen in _cut(spans, widths, reaches, worth):
-        first, width, size = chosen.start, widths[chosen.start], chosen.stop - chosen.start
-        rows = slice(spans[first].row, spans[first].row + size)
-        bias = _bias(cache.bias[rows], spans[chosen], width, max(reaches[chosen]))
+        own, width, size = spans[chosen], widths[chosen.start], chosen.stop - chosen.start
+        step = own[1].row - own[0].row if size > 1 else 1
+        rows = slice(own[0].row, own[-1].row + 1, step)
+        bias = _bias(cache.bias[rows], own, width, max(reaches[chosen]))
         queries = slice(offset, offset + size * width)
         groups.append(_Group(rows, queries, torch.from_numpy(bias).to(device)))
         offset = queries.stop
@@ -211,18 +212,19 @@ def _groups(
 def _cut(
     spans: Sequence[Span], widths: list[int], reaches: list[int], worth: int
 ) -> Iterator[slice]:
-    """Yield the spans of each group: all of one width, in consecutive rows.
+    """Yield the spans of each group: all of one width, in rows that lie equally far apart.
 
     A group reads as many keys in every row as its longest span needs. A span joins if the keys
     that are then read in vain cost less than a call of its own: `worth` keys of one row.
     """
-    first, reach = 0, reaches[0]
+    first, reach, step = 0, reaches[0], 0
     for index in range(1, len(spans)):
-        follows = spans[index].row == spans[index - 1].row + 1
         joint, size = max(reach, reaches[index]), index - first
+        gap = spans[index].row - spans[index - 1].row
+        follows = gap > 0 and (size == 1 or gap == step)
         wasted = (joint - reach) * size + joint - reaches[index]
         if follows and widths[index] == widths[index - 1] and wasted <= worth:
-            reach = joint
+            reach, step = joint, gap
             continue
         yield slice(first, index)
         first, reach = index, reaches[index]

@@ -121,7 +121,7 @@ class CloudModel:
         """Run spans of any lengths and pictures in one pass.
 
         Row i of a span predicts position start + i + 1; its token and all before must be the
-        picture's. Spans of consecutive rows attend together, so pass them in row order, both
+        picture's. Spans of rows equally far apart attend together, so pass them in row order, both
         rows of a guided picture side by side.
 
         Args:

@@ -168,6 +168,17 @@ def test_neighbours_that_attend_apart_change_no_bit(monkeypatch: pytest.MonkeyPa
     assert torch.equal(*found)
 
 
+def test_rows_equally_far_apart_change_no_bit() -> None:
+    near, far = ENGINE.new_cache(PICTURES), ENGINE.new_cache(2 * PICTURES)
+    begin(near, [0, 1, 2])
+    begin(far, [0, 2, 4])
+
+    expected = ENGINE.run(near, [span(p, 0, 9) for p in range(PICTURES)])
+    found = ENGINE.run(far, [span(p, 0, 9, row=2 * p) for p in range(PICTURES)])
+
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_close(dtype: torch.dtype) -> None:
     engine = SpanEngine(copy.deepcopy(ENGINE.transformer).to(dtype))
