@@ -16,8 +16,17 @@ from tests.unit.models.tiny_family import GRID, write_work
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 # One of each rule, coupling and exchange; every name is made in unit tests.
-KINDS = ("random", "CIAR", "U-HLM", "CoDe", "speculative", "EAGLE-2", "LANTERN++")
-KINDS += ("ours+residual", "ours+amended", "ours+deaf", "entropy")
+ASKING = (
+    "random",
+    "CIAR",
+    "U-HLM",
+    "CoDe",
+    "ours+residual",
+    "ours+amended",
+    "ours+deaf",
+    "entropy",
+)
+KINDS = (*ASKING, "speculative", "EAGLE-2", "LANTERN++")
 NAMES = ("cloud-only", "device-only", "ours", *KINDS)
 
 STYLES, THINGS = ("google", "twitter", "fluent"), ("red heart", "cat", "face", "eyes", "a cat")
