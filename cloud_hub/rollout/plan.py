@@ -49,6 +49,9 @@ def decide(canary: Figures, rest: Figures, least: int) -> Decision:
     have = min(canary.judged, canary.checked)
     if have < least:
         return Decision("wait", f"{have} of {least} tokens were judged and checked on the canary")
+    if canary.pictures < _LEAST_PICTURES:
+        seen = f"{canary.pictures} of {_LEAST_PICTURES}"
+        return Decision("wait", f"{seen} pictures with judged tokens were made on the canary")
     return Decision("widen", f"no rate is surely worse after {have} tokens")
 
 

@@ -40,6 +40,7 @@ REST = figures(20_000, 4_000, 5_000, 250)
         (figures(100, 22, 40, 3), "wait", "40 of 500 tokens"),  # worse, and not surely
         # Four pictures, however bad, are a caption's luck.
         (figures(300, 290, 50, 2, pictures=4), "wait", "50 of 500 tokens"),
+        (figures(900, 870, 600, 20, pictures=4), "wait", "4 of 5 pictures"),
     ],
 )
 def test_a_canary_waits_widens_or_goes_back(canary: Figures, step: Step, why: str) -> None:
