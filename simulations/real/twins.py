@@ -24,16 +24,17 @@ def twin_of(order: RealOrder, events: Sequence[Event]) -> Twin:
     Only pictures that the cloud took part in to the end have a twin.
     """
     wishes = list(_comparable(events))
-    chosen = wishes[:: -(-len(wishes) // MOST)] if wishes else []
-    names = asyncio.run(_draw(order, chosen))
+    names = asyncio.run(_draw(order, wishes[:: -(-len(wishes) // MOST)])) if wishes else {}
     return lambda caption, seed, _: names.get((caption, seed))
 
 
 def _comparable(events: Sequence[Event]) -> Iterator[tuple[str, int]]:
     asked = {(e["node"], e["wish"]): e for e in events if e["event"] == "asked"}
     for event in events:
-        if event["event"] == "made" and not event["unverified"] and not event["fallback"]:
-            wish = asked[event["node"], event["wish"]]
+        if event["event"] != "made" or event["unverified"] or event["fallback"]:
+            continue
+        # A picture that nobody asked for breaks a law of its own.
+        if wish := asked.get((event["node"], event["wish"])):
             yield wish["caption"], wish["seed"]
 
 
