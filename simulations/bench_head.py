@@ -57,7 +57,7 @@ class HeadCost:
 class PlainStep(StepGraph):
     """The step with a plain output layer: keys, values and a draw."""
 
-    def forward(self, *inputs: Tensor | list[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, *inputs: Tensor | list[Tensor] | None) -> tuple[Tensor, ...]:
         """Return rows and drawn of `StepGraph`; scores and feature are never computed."""
         return super().forward(*inputs)[:2]  # type: ignore[arg-type]  # the same inputs
 

@@ -25,6 +25,7 @@ class Branches:
     Attributes:
         keys, values: [L, rows, H, 1 + T, head_dim]; cell 0 is the caption, cell p + 1 position p.
         bias: [rows, 1, 1, 1 + T], of the attention: the caption's cell counts for all its words.
+        sketch: [rows, T, D], what the captions add to the embeddings, of a model that sketches.
         position: The position whose law `logits` gives.
     """
 
@@ -44,6 +45,7 @@ class Branches:
             self.bias = torch.zeros(rows, 1, 1, 1 + config.n_token, dtype=kind, device=where)
             self.bias[:, 0, 0, 0] = condition.log_n
         self._hidden = condition.start  # [rows, D]
+        self.sketch = condition.sketch  # [rows, T, D]
 
     @classmethod
     @torch.inference_mode()
@@ -88,6 +90,8 @@ class Branches:
         ids = torch.from_numpy(tokens).to(self._hidden.device).repeat(self.branches)[:, None]
         more = None if added is None else added.repeat(self.branches, 1)[:, None]
         x = model.embed(ids, more)
+        if self.sketch is not None:
+            x = x + self.sketch[:, self.position, None]
         rotation = model.rotation[model.config.caption_length + self.position][None]
         bias = self.bias[..., : cell + 1]
         for layer, block in enumerate(model.blocks):

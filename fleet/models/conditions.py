@@ -14,11 +14,18 @@ class Condition:
     value: Tensor  # [L, B, H, head_dim], mean of the valid caption positions' values
     log_n: Tensor  # [B], the log of their number: the virtual position's attention bias
     start: Tensor  # [B, D], output hidden state of the last caption position
+    sketch: Tensor | None = None  # [B, T, D], added to the embeddings of the image's tokens
 
     @property
     def nbytes(self) -> int:
         """Return the memory that it takes."""
-        return self.value.nbytes + self.start.nbytes
+        sketched = 0 if self.sketch is None else self.sketch.nbytes
+        return self.value.nbytes + self.start.nbytes + sketched
+
+    def at(self, rows: Tensor) -> "Condition":
+        """Return the conditions of some rows."""
+        sketch = None if self.sketch is None else self.sketch[rows]
+        return Condition(self.value[:, rows], self.log_n[rows], self.start[rows], sketch)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from fleet.models.export import (
     CAPTION_INPUTS,
     CAPTION_OUTPUTS,
     STEP_OUTPUTS,
+    CaptionInputs,
     TokenStep,
     attend,
     export_graph,
@@ -36,9 +37,9 @@ class DrafterStep(TokenStep):
         token: Tensor,
         past: Tensor,
         cache: list[Tensor],
-        condition: tuple[Tensor, Tensor, Tensor],
+        condition: CaptionInputs,
     ) -> tuple[Tensor, Tensor]:
-        model, (value, log_n, start) = self.body, condition
+        model, (value, log_n, start, _) = self.body, condition
         # The state that predicted the token was written one cell before the token's own.
         kept = cache[2].index_select(2, (past - 1).clamp(min=0)).flatten(1)  # [2, D]
         state = torch.where(past[:, None] > 0, kept, start)

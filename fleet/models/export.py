@@ -1,10 +1,13 @@
 """ONNX graphs of what a device runs: caption, one token, picture."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
@@ -19,7 +22,10 @@ OPSET = 20
 
 CAPTION_INPUTS = ("caption",)
 CAPTION_OUTPUTS = ("value", "log_n", "start")
+# The outputs of a caption graph are inputs of the step graph; this one too, of a model with one.
+SKETCH = "sketch"
 STEP_OUTPUTS = ("rows", "drawn", "scores", "feature", "hidden", "logits", "guided_hidden")
+_WORTH_HALVING = 1024  # numbers
 DECODER_INPUTS = ("tokens",)
 DECODER_OUTPUTS = ("picture",)
 
@@ -31,11 +37,21 @@ class CaptionGraph(nn.Module):
         super().__init__()
         self.transformer = transformer
 
-    def forward(self, caption: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return value [L, 2, H, head_dim], log_n [1] and start [2, D]."""
+    def forward(self, caption: Tensor) -> tuple[Tensor, ...]:
+        """Return value [L, 2, H, head_dim], log_n [1], start [2, D] and a sketch [T, D] if any."""
         withheld = torch.tensor([False, True])
         condition = self.transformer.condition(caption.expand(2, -1), withheld)
-        return condition.value, condition.log_n[:1], condition.start
+        whole = (condition.value, condition.log_n[:1], condition.start)
+        return whole if condition.sketch is None else (*whole, condition.sketch[0])
+
+
+class CaptionInputs(NamedTuple):
+    """What the step graph is given of a caption."""
+
+    value: Tensor  # [L, 2, H, hd]
+    log_n: Tensor  # [1]
+    start: Tensor  # [2, D]
+    sketch: Tensor | None  # [T, D]
 
 
 class TokenStep(nn.Module):
@@ -73,6 +89,7 @@ class TokenStep(nn.Module):
         top_k: Tensor,  # i64 [1], 0: no cut
         score: Tensor,  # i64 [1], which score the feature compares with the threshold
         threshold: Tensor,  # [1]
+        sketch: Tensor | None = None,  # [T, D], of the branch with the caption
     ) -> tuple[Tensor, ...]:
         """Return what the bundle promises, in the order of `STEP_OUTPUTS`.
 
@@ -80,7 +97,8 @@ class TokenStep(nn.Module):
         logits [V], and the hidden state [D] that these are the center of.
         """
         past = (position - 1).clamp(min=0)
-        hidden, rows = self._backbone(token.clamp(min=0), past, cache, (value, log_n, start))
+        condition = CaptionInputs(value, log_n, start, sketch)
+        hidden, rows = self._backbone(token.clamp(min=0), past, cache, condition)
         hidden = torch.where(position[:, None] > 0, hidden, start)
         logits, radius = self.head.center(hidden), self.head.radius(hidden[:1])
         center = _guide(logits[:1], logits[1:], guidance)
@@ -101,7 +119,7 @@ class TokenStep(nn.Module):
         token: Tensor,
         past: Tensor,
         cache: list[Tensor],
-        condition: tuple[Tensor, Tensor, Tensor],
+        condition: CaptionInputs,
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [2, D] and new rows of the token at position `past`."""
         raise NotImplementedError
@@ -128,11 +146,14 @@ class StepGraph(TokenStep):
         token: Tensor,
         past: Tensor,
         cache: list[Tensor],
-        condition: tuple[Tensor, Tensor, Tensor],
+        condition: CaptionInputs,
     ) -> tuple[Tensor, Tensor]:
-        model, (value, log_n, _) = self.transformer, condition
+        model, value, log_n = self.transformer, condition.value, condition.log_n
         rotation = model.rotation[model.config.caption_length + past]
         x = model.embed(token.expand(2)[:, None])  # [2, 1, D]
+        if condition.sketch is not None:
+            here = condition.sketch[past]  # [1, D]
+            x = x + torch.stack([here, torch.zeros_like(here)])
         rows = []
         for layer, block in enumerate(model.blocks):
             q, k, v = block.project(x, rotation)  # [2, H, 1, head_dim]
@@ -159,8 +180,9 @@ def export_caption(transformer: Transformer) -> bytes:
     """Return the caption graph."""
     caption = torch.zeros(transformer.config.caption_length, dtype=torch.int64)
     caption[-1] = 1
-    graph = CaptionGraph(transformer)
-    return export_graph(graph, dict(zip(CAPTION_INPUTS, [caption], strict=True)), CAPTION_OUTPUTS)
+    graph, sketched = CaptionGraph(transformer), (SKETCH,) if transformer.sketch else ()
+    inputs = dict(zip(CAPTION_INPUTS, [caption], strict=True))
+    return export_graph(graph, inputs, CAPTION_OUTPUTS + sketched)
 
 
 def export_step(graph: StepGraph) -> bytes:
@@ -190,9 +212,28 @@ def quantise(graph: bytes) -> bytes:
         return target.read_bytes()
 
 
+def store_halves(graph: bytes) -> bytes:
+    """Return a graph whose large weights lie in fp16; a runtime widens them once, as it loads."""
+    from onnx import TensorProto, helper, load_from_string, numpy_helper
+
+    model = load_from_string(graph)
+    casts = []
+    for weight in model.graph.initializer:
+        if weight.data_type == TensorProto.FLOAT and math.prod(weight.dims) >= _WORTH_HALVING:
+            name, values = weight.name, numpy_helper.to_array(weight)
+            weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
+            casts.append(helper.make_node("Cast", [weight.name], [name], to=TensorProto.FLOAT))
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    content: bytes = model.SerializeToString()
+    return content
+
+
 def step_example(config: TransformerConfig) -> dict[str, Tensor | list[Tensor]]:
     """Return inputs of the step graph, all of the right shape and type."""
     heads = (config.n_head, config.head_dim)
+    sketch = {SKETCH: torch.zeros(config.n_token, config.dim)} if config.sketch_slots else {}
     # No tensor twice: the exporter takes one that comes again for the same input.
     return {
         "token": torch.ones(1, dtype=torch.int64),
@@ -210,6 +251,7 @@ def step_example(config: TransformerConfig) -> dict[str, Tensor | list[Tensor]]:
         "top_k": torch.zeros(1, dtype=torch.int64),
         "score": torch.zeros(1, dtype=torch.int64),
         "threshold": torch.ones(1),
+        **sketch,
     }
 
 

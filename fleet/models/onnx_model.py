@@ -136,7 +136,7 @@ class DeviceModel:
         if isinstance(caption, SentCondition):
             raise InvalidInputError("this bundle reads captions by its own words")
         words = np.array(pad_left(caption, manifest.caption_positions), np.int64)
-        names = ("value", "log_n", "start")
+        names = [output.name for output in self._caption.get_outputs()]
         return dict(zip(names, self._caption.run(names, {"caption": words}), strict=True))
 
     def with_step_graph(self, graph: bytes) -> "DeviceModel":

@@ -58,12 +58,17 @@ class KVCache:
 
     def __init__(self, transformer: Transformer, rows: int) -> None:
         config, device = transformer.config, transformer.rotation.device
-        self.lead = config.lead
+        self.lead, self.places = config.lead, config.n_token
         cells = _round_up(self.lead + config.n_token, KEY_STEP)
         shape = (config.n_layer, 2, rows, config.n_head, cells, config.head_dim)
         dtype = transformer.tok_embeddings.weight.dtype
         # [L, 2, rows, H, cells, head_dim]
         self.cells = torch.zeros(shape, device=device, dtype=dtype)
+        # [rows * T, D], what the conditions add to the embeddings
+        self.sketch: Tensor | None = None
+        if transformer.sketch is not None:
+            sketched = (rows * self.places, config.dim)
+            self.sketch = torch.zeros(sketched, device=device, dtype=dtype)
         self.bias = np.zeros((rows, self.lead), np.float32)  # of the condition's keys
         self.offsets = np.full(rows, config.caption_length)  # rotation of position 0
 
@@ -71,6 +76,11 @@ class KVCache:
     def rows(self) -> int:
         """The number of rows."""
         return self.cells.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all rows."""
+        return self.cells.nbytes + (0 if self.sketch is None else self.sketch.nbytes)
 
     def begin(self, row: int, condition: Condition | Prompt, index: int) -> None:
         """Give a row the condition at `index` of a batch of conditions, and nothing else.
@@ -80,6 +90,9 @@ class KVCache:
         self.cells[:, :, row] = 0
         if isinstance(condition, Condition):
             self.cells[:, 1, row, :, 0] = condition.value[:, index]
+            if self.sketch is not None and condition.sketch is not None:
+                first = row * self.places
+                self.sketch[first : first + self.places] = condition.sketch[index]
             self.bias[row, 0] = float(condition.log_n[index])
             return
         length = int(condition.lengths[index])
@@ -126,6 +139,8 @@ class SpanEngine:
         plan = _plan(cache, spans, self.device)
         padded = None if added is None else _pad_rows(added, len(plan.tokens))
         x = self.transformer.embed(plan.tokens, padded)
+        if cache.sketch is not None:
+            x[: plan.count].add_(cache.sketch.index_select(0, plan.places))
         turns = self._turns[plan.turns]
         for layer, cells in zip(self._layers, cache.cells, strict=True):
             parts = layer.project(x, turns)
@@ -161,6 +176,7 @@ class _Plan:
     gather: Tensor  # [N], the padded query of each token
     rows: Tensor  # [count], cache row of each token
     cells: Tensor  # [count], cache cell of each token
+    places: Tensor  # [count], row of each token in the cache's sketch
     spread: Tensor  # [Q], the token of each padded query
     groups: list[_Group]
 
@@ -187,6 +203,7 @@ def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
         gather=gather,
         rows=torch.from_numpy(rows).to(device),
         cells=torch.from_numpy(cache.lead + positions).to(device),
+        places=torch.from_numpy(rows * cache.places + positions).to(device),
         spread=torch.from_numpy(spread).to(device),
         groups=_groups(cache, spans, widths.tolist(), device),
     )

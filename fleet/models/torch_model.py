@@ -81,7 +81,7 @@ class CloudModel:
     @property
     def cache_row_bytes(self) -> int:
         """The memory of one cache row; a guided picture takes two rows."""
-        return self.new_cache(1).cells.nbytes
+        return self.new_cache(1).nbytes
 
     def new_cache(self, rows: int) -> KVCache:
         """Return a cache for `rows` rows, all of its memory taken now."""

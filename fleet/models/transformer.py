@@ -5,7 +5,7 @@ rotary cosines and sines are zero. Its tokens therefore attend uniformly, and ev
 sees the whole prefix as one virtual position: key 0, attention bias log(n), the mean of n values.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from fleet.models.layers import (
     line_rotation,
 )
 from fleet.models.masks import prefix_bias, prefix_mask, span_bias
+from fleet.models.sketch import CaptionSketch
 
 ConditionEmbedding = CaptionEmbedding | ClassEmbedding | PromptEmbedding
 
@@ -48,6 +49,8 @@ class TransformerConfig:
 
     To an image's tokens each position of a caption counts `caption_weight` times in attention: its
     key is zero, so three or four words are lost among 256 tokens otherwise.
+
+    With `sketch_slots` captions of words have a sketch of so many vectors, `sketch_width` wide.
     """
 
     n_layer: int
@@ -67,6 +70,8 @@ class TransformerConfig:
     rope_base: float = ROPE_BASE
     caption_weight: int = 1
     head_hidden: int = 0
+    sketch_slots: int = 0
+    sketch_width: int = 64
 
     @property
     def head_dim(self) -> int:
@@ -101,6 +106,10 @@ class Transformer(nn.Module):
         if config.head_hidden:
             self.norm = HiddenHead(config.dim, config.head_hidden, config.norm_eps)
             self.output = nn.Linear(config.head_hidden, config.vocab_size)
+        self.sketch: CaptionSketch | None = None
+        if config.sketch_slots:
+            sizes = config.n_word, config.sketch_slots, config.sketch_width
+            self.sketch = CaptionSketch(*sizes, config.grid, config.dim)
         self.register_buffer("rotation", rotation_of(config), persistent=False)
         self._initialise()
 
@@ -130,7 +139,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [B, T + 1, D] and logits [B, T + 1, V] of tokens 0 to T."""
         features, valid = self.captions.features(captions), captions != PAD_ID
-        return self.forward_features(tokens, features, valid, unconditional, input_feature)
+        added = self._added(captions, unconditional, tokens.shape[1], input_feature)
+        return self.forward_features(tokens, features, valid, unconditional, added)
 
     def forward_features(
         self,
@@ -149,7 +159,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the hidden states [B, T + 1, D] alone, for those who need few of the logits."""
         features, valid = self.captions.features(captions), captions != PAD_ID
-        return self.hidden_features(tokens, features, valid, unconditional)
+        added = self._added(captions, unconditional, tokens.shape[1])
+        return self.hidden_features(tokens, features, valid, unconditional, added)
 
     def hidden_features(
         self,
@@ -189,7 +200,10 @@ class Transformer(nn.Module):
     def condition(self, captions: Tensor, unconditional: Tensor | None = None) -> Condition:
         """Collapse left-padded captions [B, C] of word ids."""
         features, valid = self.captions.features(captions), captions != PAD_ID
-        return self.condition_features(features, valid, unconditional)
+        condition = self.condition_features(features, valid, unconditional)
+        if self.sketch is None:
+            return condition
+        return replace(condition, sketch=self.sketch(captions, unconditional))
 
     def condition_features(
         self, features: Tensor, valid: Tensor, unconditional: Tensor | None = None
@@ -249,6 +263,8 @@ class Transformer(nn.Module):
         rotation = self.rotation[first : first + length]
         bias = span_bias(condition.log_n, past.shape[4], length)
         x, rows = self.embed(tokens, input_feature), []
+        if condition.sketch is not None:
+            x = x + condition.sketch[:, past.shape[4] : past.shape[4] + length]
         for block, before, value in zip(self.blocks, past, condition.value, strict=True):
             q, k, v = block.project(x, rotation)
             rows.append(torch.stack([k, v]))
@@ -259,11 +275,26 @@ class Transformer(nn.Module):
         hidden: Tensor = self.norm(x)
         return hidden, torch.stack(rows)
 
+    def _added(
+        self,
+        captions: Tensor,
+        unconditional: Tensor | None,
+        length: int,
+        input_feature: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return what is added to the embeddings of the first `length` tokens."""
+        if self.sketch is None:
+            return input_feature
+        sketch: Tensor = self.sketch(captions, unconditional)[:, :length]
+        return sketch if input_feature is None else sketch + input_feature
+
     def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(self.output.weight)
+        if self.sketch is not None:
+            self.sketch.initialise()
 
 
 def _condition_embedding(config: TransformerConfig) -> ConditionEmbedding:

@@ -12,6 +12,7 @@ from fleet.training.cli_drafter import drafter
 
 if TYPE_CHECKING:
     from fleet.training.losses import RobustForm
+    from fleet.training.sketch import Which
 
 
 @click.group()
@@ -84,6 +85,21 @@ def unpack(work: Path, family: Path | None) -> None:
     from fleet.training.released import unpack_release
 
     unpack_release(family or reference_path(), work)
+
+
+@main.command()
+@options.work
+@click.argument("model", type=click.Choice(["cloud", "device"]))
+@options.minutes(12)
+@options.seed
+def sketch(work: Path, model: "Which", minutes: float, seed: int) -> None:
+    """Train what a caption alone says of each place of the image, before the MODEL itself."""
+    from fleet.training.budget import progress_bar
+    from fleet.training.examples import load_examples
+    from fleet.training.sketch import train_sketch
+
+    with progress_bar("sketch") as bar:
+        train_sketch(work, load_examples(work), model, minutes, seed, bar)
 
 
 @main.command()

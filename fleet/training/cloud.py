@@ -22,8 +22,10 @@ from fleet.training.released import CLOUD_START
 BATCH = 24
 CAPTION_DROPOUT = 0.1
 CAPTION_WEIGHT = 16
+SKETCH_SLOTS, SKETCH_WIDTH = 32, 128
 MATRIX_RATE = 0.02
 OTHER_RATE = 3e-3
+SKETCH_RATE = 5e-4
 WEIGHT_DECAY = 0.03
 AVERAGE_DECAY = 0.99
 SAVE_EVERY_S = 240.0
@@ -62,6 +64,8 @@ def cloud_config(n_word: int) -> TransformerConfig:
         grid=16,
         n_word=n_word,
         caption_weight=CAPTION_WEIGHT,
+        sketch_slots=SKETCH_SLOTS,
+        sketch_width=SKETCH_WIDTH,
     )
 
 
@@ -108,14 +112,23 @@ class CloudRun:
 
 
 def make_optimizers(model: Transformer) -> tuple[torch.optim.Optimizer, ...]:
-    """Return Muon for the matrices between layers, AdamW for embeddings, output and norms."""
+    """Return Muon for the matrices between layers, AdamW for embeddings, output and norms.
+
+    A sketch, which knows its captions by then, moves slowly.
+    """
     matrices: list[Tensor] = []
     others: list[Tensor] = []
+    sketch: list[Tensor] = []
     for name, weight in model.named_parameters():
         hidden = name.startswith("layers.") or "cap_proj" in name
-        (matrices if hidden and weight.ndim == 2 else others).append(weight)
+        if name.startswith("sketch."):
+            sketch.append(weight)
+        else:
+            (matrices if hidden and weight.ndim == 2 else others).append(weight)
     muon = Muon(matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY)
     adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    if sketch:
+        adam.add_param_group({"params": sketch, "peak": SKETCH_RATE})
     return muon, adam
 
 
@@ -180,7 +193,7 @@ def train_step(run: CloudRun, examples: Examples, seed: int, pace: Pace) -> floa
     factor = learning_rate_factor(run.budget.fraction, warm_up=0.01, decay_from=DECAY_FROM)
     for optimizer, rate in zip(run.optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
         for group in optimizer.param_groups:
-            group["lr"] = rate * factor * pace.peak
+            group["lr"] = group.get("peak", rate) * factor * pace.peak
     history = torch.from_numpy(disturb(batch.tokens.numpy(), pace.disturbed, rng))
     run.model.train()
     with torch.autocast("cpu", torch.bfloat16, enabled=pace.half):

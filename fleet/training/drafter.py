@@ -22,7 +22,7 @@ from fleet.training.average import WeightAverage
 from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
 from fleet.training.device import ALL_TERMS_FROM, RADIUS_RATE, Recipe, device_loss
 from fleet.training.disturb import disturb
-from fleet.training.drawings import Drawings, condition_at, joint_conditions
+from fleet.training.drawings import Drawings, joint_conditions
 from fleet.training.metrics import Figures, monitor
 
 CHECKPOINT, TRAINING = "drafter.pt", "drafter.training.pt"
@@ -109,7 +109,7 @@ class DrafterRun:
         """Run the cloud over histories [B, T]; rows of `withheld` [B] see no caption."""
         model, device = self.cloud.engine.transformer, self.cloud.engine.device
         rows = torch.arange(len(tokens)) + len(tokens) * withheld.long()
-        condition = condition_at(joint_conditions(self.cloud, captions), rows.to(device))
+        condition = joint_conditions(self.cloud, captions).at(rows.to(device))
         ids, config = torch.from_numpy(tokens).to(device), model.config
         empty = condition.start.new_zeros(
             config.n_layer, 2, len(ids), config.n_head, 0, config.head_dim

@@ -86,7 +86,7 @@ def draw_pictures(  # noqa: PLR0913 - a stage's own
         part = captions[start : start + batch]
         condition = joint_conditions(model, part)
         if rule.guidance <= 1:
-            condition = condition_at(condition, torch.arange(len(part), device=device))
+            condition = condition.at(torch.arange(len(part), device=device))
         generator = torch.Generator(device).manual_seed(seed + start)
         drawn = draw_conditions(model.engine.transformer, condition, rule, generator)
         partial = file.with_name("partial.npz.tmp")
@@ -105,7 +105,7 @@ def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition:
         torch.cat([pair.log_n for pair in pairs]),
         torch.cat([pair.start for pair in pairs]),
     )
-    return condition_at(whole, order)
+    return whole.at(order)
 
 
 def _collapsed(model: LinkedModel, caption: str) -> Condition:
@@ -116,8 +116,3 @@ def _collapsed(model: LinkedModel, caption: str) -> Condition:
     if isinstance(pair, Condition):
         return pair
     raise InvalidInputError("a drafter is made for models of classes or captions, not of prompts")
-
-
-def condition_at(condition: Condition, rows: torch.Tensor) -> Condition:
-    """Return the conditions of some rows."""
-    return Condition(condition.value[:, rows], condition.log_n[rows], condition.start[rows])

@@ -30,7 +30,7 @@ from fleet.models.checkpoint import (
     load_transformer,
     load_weights,
 )
-from fleet.models.export import StepGraph, export_caption, export_decoder, export_step
+from fleet.models.export import StepGraph, export_caption, export_decoder, export_step, store_halves
 from fleet.models.image_tokenizer import ImageTokenizer
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
 from fleet.models.signing import replace_file, write_public_key
@@ -133,8 +133,10 @@ def _device_files(family: Family) -> dict[str, bytes]:
     step = StepGraph(device.transformer, device.head, family.projection, codes)
     return {
         STEP_GRAPH: export_step(step),
-        CAPTION_GRAPH: export_caption(device.transformer),
-        DECODER_GRAPH: export_decoder(family.tokenizer, device.transformer.config.n_token),
+        CAPTION_GRAPH: store_halves(export_caption(device.transformer)),
+        DECODER_GRAPH: store_halves(
+            export_decoder(family.tokenizer, device.transformer.config.n_token)
+        ),
         VOCABULARY: family.vocabulary,
     }
 

@@ -44,9 +44,9 @@ class Nodes:
         self._extend(parents)
         model, repeats = self._branches.transformer, self._branches.branches
         ids = torch.from_numpy(tokens).repeat(repeats, 1)
-        x = model.embed(ids)
         first = model.config.caption_length + self._branches.position
         depth = torch.from_numpy(self._depth[:, count:]).repeat(repeats, 1)
+        x = self._embed(ids, depth)
         # Nodes beyond the picture's end are never reached: any position will do for them.
         places = (first + depth).clamp(max=len(model.rotation) - 1)
         turns = model.rotation[places]
@@ -60,6 +60,15 @@ class Nodes:
             )
             x = block.finish(x, mixed)
         return self._branches.guided(model.output(model.norm(x)))
+
+    def _embed(self, ids: Tensor, depth: Tensor) -> Tensor:
+        """Embed nodes [rows, n]; `depth` [rows, n] counts from the first that is not settled."""
+        embedded: Tensor = self._branches.transformer.embed(ids)
+        sketch = self._branches.sketch
+        if sketch is None:
+            return embedded
+        places = (self._branches.position + depth).clamp(max=sketch.shape[1] - 1)
+        return embedded + sketch[self._rows[:, None], places]
 
     def _extend(self, parents: Indices) -> None:
         """Depths and ancestors of the new nodes; a node is among its own ancestors."""

@@ -26,8 +26,8 @@ class Teacher:
             rows = torch.from_numpy(words).repeat(len(withheld), 1)
             condition = engine.transformer.condition(rows, withheld)
             self._cache = engine.new_cache(len(withheld))
-            self._cache.cells[:, 1, :, :, 0] = condition.value
-            self._cache.bias[:, 0] = condition.log_n
+            for row in range(len(withheld)):
+                self._cache.begin(row, condition, row)
         self._hidden = condition.start
         self._position = 0
 

@@ -28,7 +28,15 @@ def write_model(folder: Path) -> None:
     torch.manual_seed(3)
     vocabulary = CaptionVocabulary.from_captions([CAPTION])
     config = TransformerConfig(
-        n_layer=2, n_head=2, dim=32, ffn=64, vocab_size=40, grid=4, n_word=len(vocabulary)
+        n_layer=2,
+        n_head=2,
+        dim=32,
+        ffn=64,
+        vocab_size=40,
+        grid=4,
+        n_word=len(vocabulary),
+        sketch_slots=2,
+        sketch_width=4,
     )
     transformer, feature = Transformer(config), IntervalFeature(config.dim)
     folder.mkdir()

@@ -18,7 +18,15 @@ from tests.unit.cloud_hub.bench import Bench, device, opened, values
 from tests.unit.cloud_hub.toy import EMPTY, POSITIONS, VOCAB, opening, run_of
 
 CONFIG = TransformerConfig(
-    n_layer=2, n_head=2, dim=16, ffn=32, vocab_size=VOCAB, grid=4, n_word=9, caption_length=16
+    n_layer=2,
+    n_head=2,
+    dim=16,
+    ffn=32,
+    vocab_size=VOCAB,
+    grid=4,
+    n_word=9,
+    caption_length=16,
+    sketch_slots=2,
 )
 
 

@@ -14,7 +14,16 @@ from fleet.models.spans import KVCache, Span, SpanEngine
 from fleet.models.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
-    n_layer=2, n_head=2, dim=32, ffn=64, vocab_size=61, grid=6, n_word=20, caption_dim=16
+    n_layer=2,
+    n_head=2,
+    dim=32,
+    ffn=64,
+    vocab_size=61,
+    grid=6,
+    n_word=20,
+    caption_dim=16,
+    sketch_slots=3,
+    sketch_width=3,
 )
 PICTURES = 3
 TOKENS = CONFIG.n_token

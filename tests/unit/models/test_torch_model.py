@@ -19,7 +19,16 @@ from fleet.models.torch_model import CLOUD_FILES, CONFIG, TRANSFORMER, CloudMode
 from fleet.models.transformer import Transformer, TransformerConfig
 
 CONFIGURATION = TransformerConfig(
-    n_layer=2, n_head=2, dim=32, ffn=64, vocab_size=61, grid=5, n_word=20, caption_dim=16
+    n_layer=2,
+    n_head=2,
+    dim=32,
+    ffn=64,
+    vocab_size=61,
+    grid=5,
+    n_word=20,
+    caption_dim=16,
+    sketch_slots=3,
+    sketch_width=3,
 )
 WORDS = [4, 9, 2]
 TOKENS = np.random.default_rng(5).integers(0, 61, CONFIGURATION.n_token)

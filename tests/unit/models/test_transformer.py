@@ -12,7 +12,17 @@ from torch import Tensor
 from fleet.models.conditions import Condition
 from fleet.models.transformer import Transformer, TransformerConfig, guide
 
-CONFIG = TransformerConfig(n_layer=2, n_head=2, dim=16, ffn=24, vocab_size=11, grid=4, n_word=9)
+CONFIG = TransformerConfig(
+    n_layer=2,
+    n_head=2,
+    dim=16,
+    ffn=24,
+    vocab_size=11,
+    grid=4,
+    n_word=9,
+    sketch_slots=3,
+    sketch_width=3,
+)
 
 
 @pytest.fixture

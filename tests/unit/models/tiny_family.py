@@ -32,6 +32,8 @@ def write_work(work: Path) -> None:
         "vocab_size": CODES,
         "grid": GRID,
         "n_word": len(vocabulary),
+        "sketch_slots": 3,
+        "sketch_width": 6,
     }
     cloud = Transformer(TransformerConfig(n_layer=2, n_head=2, dim=32, caption_dim=16, **sizes))
     device = Transformer(TransformerConfig(n_layer=2, n_head=2, dim=16, caption_dim=16, **sizes))
