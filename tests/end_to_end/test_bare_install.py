@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HELP_S = 0.5
 
+pytestmark = pytest.mark.alone
+
 # Runs with the names of all modules that the bare install lacks as its first argument.
 AGENT_WITHOUT_EXTRAS = """
 import importlib, json, sys

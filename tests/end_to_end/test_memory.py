@@ -13,7 +13,7 @@ from simulations.site import Site, device
 IDLE_MIB, GENERATING_MIB = 150, 200
 READY_S = 1.5
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def most_resident_mib(program: Program) -> float:

@@ -12,6 +12,8 @@ from simulations.real.twins import twin_of
 from simulations.runs import run_real
 from simulations.scenarios.files import parse
 
+pytestmark = pytest.mark.alone
+
 PATIENT = {"deadline_s": 240.0, "outage_patience_s": 240.0}
 
 

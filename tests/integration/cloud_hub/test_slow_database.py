@@ -36,6 +36,7 @@ QUEUE, RECEIVE_MAXIMUM = 64, 256
 MIB = 1 << 20
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.broker,
     pytest.mark.postgres,
     pytest.mark.slow,

@@ -17,7 +17,7 @@ from simulations.bench_clocks import (
 from simulations.history.tally import Tally
 from simulations.profile import load_profile
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow

@@ -12,7 +12,13 @@ from simulations.kills.agent import ledger_of
 from simulations.kills.bench import Order, bench
 from tests.services import mosquitto_program, postgres_programs
 
-pytestmark = [pytest.mark.broker, pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.broker,
+    pytest.mark.postgres,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture
