@@ -20,6 +20,7 @@ from fleet.training.sampling import SamplingRule, draw_images
 
 BEGIN, END = "<!-- written by `python -m fleet.training card` -->", "<!-- end -->"
 # The last four are of the validation split; their words are all known from other captions.
+_COLUMNS = 12
 CAPTIONS = (
     "google: heavy black heart",
     "twitter: grinning face",
@@ -29,6 +30,18 @@ CAPTIONS = (
     "fluent: red apple",
     "google: japan flag",
     "fluent: sun with face",
+    "google: banana",
+    "twitter: umbrella",
+    "fluent: octopus",
+    "google: birthday cake",
+    "twitter: soccer ball",
+    "google: deciduous tree",
+    "fluent: guitar",
+    "google: crescent moon",
+    "twitter: sunflower",
+    "google: penguin",
+    "fluent: hamburger",
+    "twitter: bicycle",
     "google: smiling cat face with open mouth",
     "twitter: cloud with lightning",
     "fluent: cross mark",
@@ -40,7 +53,9 @@ Stage = tuple[str, tuple[tuple[str, str, str], ...]]
 # File, then the curves drawn: title, key, color.
 CURVES: tuple[Stage, ...] = (
     ("tokenizer", (("validation PSNR, dB", "psnr_db", "#1f6fb4"),)),
+    ("sketch.cloud", (("training CE", "loss", "#b0b8c0"), ("known CE", "train", "#c43c39"))),
     ("cloud", (("training CE", "loss", "#b0b8c0"), ("validation CE", "validation", "#c43c39"))),
+    ("sketch.device", (("training CE", "loss", "#b0b8c0"), ("known CE", "train", "#c43c39"))),
     ("device", (("training KL", "kl", "#b0b8c0"), ("validation KL", "validation_kl", "#c43c39"))),
     ("adapter", (("KL off", "kl_off", "#b0b8c0"), ("KL on", "kl_on", "#c43c39"))),
 )
@@ -85,7 +100,10 @@ def emoji_of_splits(pictures: Pictures) -> dict[str, list[str]]:
 
 
 def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
-    """Draw the captions: real, then by the rule: cloud unguided, cloud guided, device guided."""
+    """Draw the captions, twelve a block.
+
+    A block's rows are: real; then by the rule cloud unguided, cloud guided, device guided.
+    """
     examples = load_examples(work)
     rows = [examples.pictures.captions.index(caption) for caption in CAPTIONS]
     captions = torch.from_numpy(examples.captions[rows])
@@ -96,8 +114,10 @@ def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
         generator = torch.Generator().manual_seed(seed)
         lines.append(draw_images(model, captions, used, generator))
     tokenizer = load_tokenizer(work / "tokenizer.pt")
+    blocks = zip(*(line.split(_COLUMNS) for line in lines), strict=True)
     with torch.no_grad():
-        drawn = [torch.cat(list(to_pixels(tokenizer.decode(ids))), dim=1) for ids in lines]
+        pictures = [to_pixels(tokenizer.decode(ids)) for block in blocks for ids in block]
+    drawn = [torch.cat(list(row), dim=1) for row in pictures]
     return Image.fromarray(torch.cat(drawn, dim=0).numpy())
 
 
@@ -190,8 +210,10 @@ def _sizes(work: Path, family: Path) -> str:
     ):
         state = load_checkpoint(work / f"{name}.pt")
         for key in keys:
-            count = sum(v.numel() for v in state[key].values() if isinstance(v, torch.Tensor))
-            rows.append(f"| {name} {key} | {count:,} |")
+            weights = {k: v for k, v in state[key].items() if isinstance(v, torch.Tensor)}
+            rows.append(f"| {name} {key} | {sum(v.numel() for v in weights.values()):,} |")
+            sketch = sum(v.numel() for k, v in weights.items() if k.startswith("sketch."))
+            rows += [f"| of it the sketch | {sketch:,} |"] * (sketch > 0)
     files = [
         path
         for part in ("device", "cloud", TRAINING_FOLDER)

@@ -20,7 +20,7 @@ CLOUD_START, DEVICE_START = "cloud.start.pt", "device.start.pt"
 # What only training needs of a release lies in a folder of its own.
 TRAINING_FOLDER = "training"
 # Each has a curve in the work folder; a stage that is run anew begins a new one.
-STAGES = ("tokenizer", "cloud", "device", "adapter")
+STAGES = ("tokenizer", "sketch.cloud", "cloud", "sketch.device", "device", "adapter")
 _WEIGHTS, _SIZES = "device.safetensors", "device.json"
 _PARTS = ("model", "head", "projection")
 

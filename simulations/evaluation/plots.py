@@ -1,6 +1,6 @@
 """The comparison as figures."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from matplotlib import pyplot as plt  # the back end comes first
 
 _DPI = 110
 _SHOWN = 6  # pictures of a heat map
+_LINES = ("-", "--", ":", "-.")  # each with every color before the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,33 @@ class Point:
 
 
 def pareto(path: Path, axes: Sequence[str], points: Sequence[Point]) -> None:
-    """Distance from real pictures against each cost; the line joins what nothing else beats."""
-    figure, panels = plt.subplots(1, len(axes), figsize=(5 * len(axes), 4.6), sharey=True)
+    """Distance from real pictures against each cost; the line joins what nothing else beats.
+
+    Points are numbered, from the least distance, since their names would lie on each other.
+    """
+    size = (5 * len(axes) + 2.2, 4.6)
+    figure, panels = plt.subplots(1, len(axes), figsize=size, sharey=True)
+    ranked = sorted(points, key=lambda point: point.distance)
     for index, (panel, title) in enumerate(zip(panels, axes, strict=True)):
-        for point in points:
-            x = point.costs[index]
-            panel.errorbar(x, point.distance, point.spread, fmt="o", ms=4, lw=0.8)
-            panel.annotate(point.name, (x, point.distance), fontsize=7, xytext=(4, 3),
+        for number, (point, (color, _)) in enumerate(zip(ranked, _styles(ranked), strict=True), 1):
+            x, label = point.costs[index], f"{number}  {point.name}"
+            panel.errorbar(
+                x, point.distance, point.spread, fmt="o", ms=4, lw=0.8, color=color, label=label
+            )
+            panel.annotate(str(number), (x, point.distance), fontsize=7, xytext=(4, 3),
                            textcoords="offset points")  # fmt: skip
         front = pareto_front([(p.costs[index], p.distance) for p in points])
         panel.plot(*zip(*front, strict=True), color="black", lw=0.8, alpha=0.5)
         panel.set_xlabel(title)
         panel.grid(alpha=0.2)
     panels[0].set_ylabel("KD-EffNet (lower is better)")
+    panels[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _save(figure, path)
+
+
+def _styles(things: Collection[object]) -> list[tuple[str, str]]:
+    """A color and a kind of line for each thing; no two are alike among the first forty."""
+    return [(f"C{index % 10}", _LINES[index // 10 % len(_LINES)]) for index in range(len(things))]
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -62,8 +76,8 @@ def curves(
     """Seconds a picture against the round-trip time, a panel a set of step costs."""
     figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 4.6), squeeze=False)
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for name, values in lines.items():
-            axis.plot(x, values, marker=".", lw=1.1, label=name)
+        for (name, values), (color, dashes) in zip(lines.items(), _styles(lines), strict=True):
+            axis.plot(x, values, dashes, marker=".", lw=1.1, color=color, label=name)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("round-trip time, ms")
         axis.set_yscale("log")
