@@ -24,6 +24,7 @@ PREFIX_SHARE = 0.06
 CALL_SHARE = (CALL_BUDGET - PREFIX_SHARE) / (1 - PREFIX_SHARE)
 ROUNDS = 3
 CAPTIONS = 60
+UNSEEN_PART = 4  # one caption in so many is of an emoji that training never saw
 VALIDATION_PICTURES = 244
 _AT_ONCE = 6  # captions, with a picture for each score
 
@@ -61,8 +62,10 @@ class Search:
     ) -> None:
         self._pair = pair
         self._rule = Rule(int(PREFIX_SHARE * pair.cloud.config.n_token), sampling)
-        halves = [examples.take(split, CAPTIONS // 2).captions for split in ("train", "validation")]
-        self._captions = torch.cat(halves)
+        unseen = CAPTIONS // UNSEEN_PART
+        sizes = {"train": CAPTIONS - unseen, "validation": unseen}
+        parts = [examples.take(split, count).captions for split, count in sizes.items()]
+        self._captions = torch.cat(parts)
         self._seed = seed
         self._bar = bar
         self._drawings = 0

@@ -28,7 +28,7 @@ from fleet.models.bundle import (
     write_bundle,
 )
 from fleet.models.caption import pad_left
-from fleet.models.export import StepGraph, export_step
+from fleet.models.export import StepGraph, export_graph, export_step, store_halves
 from fleet.models.head_weights import head_of
 from fleet.models.image_tokenizer import to_pixels
 from fleet.models.interval_head import IntervalHead
@@ -224,6 +224,22 @@ def test_tokens_that_make_no_picture_are_refused(exported: Exported, tokens: lis
 
     with pytest.raises(InvalidInputError, match="token"):
         decoder.decode(np.array(tokens))
+
+
+def test_large_weights_in_half_precision_take_half_the_bytes_and_round() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 48)
+    graph = export_graph(layer, {"x": torch.zeros(1, 64)}, ("y",))
+
+    halved = store_halves(graph)
+
+    assert len(graph) - len(halved) == pytest.approx(2 * layer.weight.numel(), abs=200)
+    x = torch.randn(1, 64)
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.half().float())
+        expected = layer(x).numpy()
+    (found,) = open_graph(halved).run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_graph_that_does_not_load_is_named(exported: Exported, tmp_path: Path) -> None:
