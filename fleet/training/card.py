@@ -47,6 +47,7 @@ CAPTIONS = (
     "fluent: cross mark",
     "twitter: woman in tuxedo",
 )
+GUIDED = 1.5  # where the release itself draws without guidance
 Row = dict[str, float]
 Box = tuple[float, float, float, float]
 Stage = tuple[str, tuple[tuple[str, str, str], ...]]
@@ -102,7 +103,7 @@ def emoji_of_splits(pictures: Pictures) -> dict[str, list[str]]:
 def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
     """Draw the captions, twelve a block.
 
-    A block's rows are: real; then by the rule cloud unguided, cloud guided, device guided.
+    A block's rows are: real; then by the rule the cloud without guidance, with it, the device.
     """
     examples = load_examples(work)
     rows = [examples.pictures.captions.index(caption) for caption in CAPTIONS]
@@ -110,7 +111,8 @@ def draw_card_sheet(work: Path, rule: SamplingRule, seed: int) -> Image.Image:
     cloud = load_transformer(work / "cloud.pt")
     device = load_device(work / "device.pt").transformer
     lines = [torch.from_numpy(examples.tokens[rows, 0].astype("int64"))]
-    for model, used in ((cloud, replace(rule, guidance=1.0)), (cloud, rule), (device, rule)):
+    plain, guided = replace(rule, guidance=1.0), replace(rule, guidance=max(rule.guidance, GUIDED))
+    for model, used in ((cloud, plain), (cloud, guided), (device, rule)):
         generator = torch.Generator().manual_seed(seed)
         lines.append(draw_images(model, captions, used, generator))
     tokenizer = load_tokenizer(work / "tokenizer.pt")

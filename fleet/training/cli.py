@@ -249,7 +249,7 @@ def card(work: Path, family: Path | None, seed: int) -> None:
     help="Private key that signs the bundle; made, with its public half, if it is missing.",
 )
 @click.option("--family", default="emoji-64", show_default=True, help="Name of the family.")
-@click.option("--guidance", default=1.5, show_default=True, help="One that was calibrated.")
+@click.option("--guidance", default=1.0, show_default=True, help="One that was calibrated.")
 @click.option("--score", type=click.Choice(SCORE_NAMES), default="spread", show_default=True)
 @click.option("--dynamic", is_flag=True, help="The threshold tracks the budget in each picture.")
 @click.option("--max-run", default=0, help="Tokens in a row that may go unverified; 0: any number.")

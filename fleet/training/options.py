@@ -28,7 +28,7 @@ def sampling(command: Command) -> Command:
     for name, default, text in (
         ("--top-k", 0, "Codes kept; 0 keeps all."),
         ("--temperature", 0.6, "Divides the logits."),
-        ("--guidance", 1.5, "Weight of the caption; 1 is none."),
+        ("--guidance", 1.0, "Weight of the caption; 1 is none."),
     ):
         command = click.option(name, default=default, show_default=True, help=text)(command)
     return command
