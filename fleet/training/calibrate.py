@@ -63,8 +63,8 @@ class Search:
         self._pair = pair
         self._rule = Rule(int(PREFIX_SHARE * pair.cloud.config.n_token), sampling)
         unseen = CAPTIONS // UNSEEN_PART
-        sizes = {"train": CAPTIONS - unseen, "validation": unseen}
-        parts = [examples.take(split, count).captions for split, count in sizes.items()]
+        sizes, rng = {"train": CAPTIONS - unseen, "validation": unseen}, np.random.default_rng(seed)
+        parts = [examples.sample(split, count, rng).captions for split, count in sizes.items()]
         self._captions = torch.cat(parts)
         self._seed = seed
         self._bar = bar

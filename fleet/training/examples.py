@@ -60,6 +60,13 @@ class Examples:
         variants = rng.integers(0, VARIANTS, size) * varied
         return _batch(self.tokens[chosen, variants], captions)
 
+    def sample(self, split: str, count: int, rng: np.random.Generator) -> Batch:
+        """Draw up to `count` different pictures of a split by weight, as they are."""
+        rows = self.pictures.rows(split)
+        weight = self.pictures.weight[rows].astype(np.float64)
+        chosen = rng.choice(rows, min(count, len(rows)), replace=False, p=weight / weight.sum())
+        return _batch(self.tokens[chosen, 0], self.captions[chosen])
+
     def take(self, split: str, count: int) -> Batch:
         """Return up to `count` pictures of a split, evenly spread, without augmentation."""
         rows = self.pictures.rows(split)

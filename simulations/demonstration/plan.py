@@ -19,10 +19,10 @@ DEVICES = (
         "none",
         "same machine",
         (
-            ("google: grinning face", 107),
-            ("google: smiling face with heart-shaped eyes", 307),
-            ("google: large red circle", 307),
-            ("google: crescent moon", 207),
+            ("google: grinning face", 7),
+            ("google: red heart", 7),
+            ("google: deciduous tree", 7),
+            ("google: crescent moon", 7),
         ),
     ),
     DevicePlan(
@@ -30,10 +30,10 @@ DEVICES = (
         "none",
         "same machine",
         (
-            ("twitter: smiling face with sunglasses", 107),
-            ("twitter: large yellow circle", 107),
-            ("twitter: black heart", 207),
-            ("twitter: bear face", 307),
+            ("twitter: smiling face with sunglasses", 7),
+            ("twitter: umbrella", 7),
+            ("twitter: soccer ball", 7),
+            ("twitter: sunflower", 7),
         ),
     ),
     DevicePlan(
@@ -41,10 +41,10 @@ DEVICES = (
         "4g",
         "simulated 4G",
         (
-            ("fluent: grinning face", 107),
-            ("fluent: sun with face", 307),
-            ("fluent: smiling face with open mouth", 107),
-            ("fluent: red apple", 107),
+            ("fluent: red apple", 7),
+            ("fluent: hamburger", 7),
+            ("fluent: slice of pizza", 7),
+            ("fluent: smiling face with open mouth", 7),
         ),
     ),
 )

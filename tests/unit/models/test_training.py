@@ -56,6 +56,16 @@ def test_a_resumed_run_has_the_same_losses(
     assert actual == expected
 
 
+def test_a_sample_holds_no_picture_twice_and_follows_the_weights(examples: Examples) -> None:
+    examples.pictures.weight[:] = [1, 1, 1, 1, 1e-9, 1e-9, 1e-9, 1e-9]
+    tokens = {tuple(row) for row in examples.tokens[:4, 0].tolist()}
+
+    batch = examples.sample("train", 4, np.random.default_rng(0))
+
+    assert {tuple(row) for row in batch.tokens.tolist()} == tokens
+    assert len(examples.sample("train", 100, np.random.default_rng(0)).tokens) == 8
+
+
 def test_the_rate_warms_up_and_ends_at_zero() -> None:
     rates = [learning_rate_factor(f, warm_up=0.1, decay_from=0.5) for f in (0.05, 0.3, 0.75, 1.0)]
 
