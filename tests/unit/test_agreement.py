@@ -18,6 +18,7 @@ from fleet.decoding.sampling import draw, guide, sharpen
 from fleet.interval import MAX_RADIUS, Interval, interval_softmax
 from fleet.models import interval_head
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, STEP_GRAPH, Bundle, reference_path
+from fleet.models.export import SKETCH
 from fleet.prediction import FEATURE_SCALARS, FEATURE_SIZE, SCORE_NAMES
 from fleet.protocol.messages import Sampling
 from tests.unit.decoding.laws import Floats, heads
@@ -138,6 +139,8 @@ class Step:
             "score": single(0, np.int64),
             "threshold": single(0.25),
         }
+        if any(each.name == SKETCH for each in graph.input):
+            self.inputs[SKETCH] = np.zeros((manifest.tokens, manifest.width), np.float32)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(

@@ -49,8 +49,8 @@ def test_the_memory_for_the_cache_gives_the_pictures_at_a_time(tmp_path: Path) -
 
     hub = open_hub(settings(tmp_path))
 
-    # 2 rows x 2 layers x (keys, values) x 32 wide x 32 cells x 4 bytes
-    assert hub.runner.slots == (8 << 20) // (2 * 2 * 2 * 32 * 32 * 4)
+    # 2 rows of 32 wide x (2 layers x (keys, values) x 32 cells + a sketch of 16 places) x 4 bytes
+    assert hub.runner.slots == (8 << 20) // (2 * 32 * (2 * 2 * 32 + 16) * 4)
     assert (hub.service.positions, hub.identity.family) == (16, "tiny")
     hub.close()
 

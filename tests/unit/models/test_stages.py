@@ -36,11 +36,11 @@ SMALL = TransformerConfig(n_layer=1, n_head=2, dim=8, ffn=12, vocab_size=11, gri
 @pytest.fixture
 def examples() -> Examples:
     rng = np.random.default_rng(0)
-    split = np.arange(12).astype(np.uint8) % 2
-    pixels = np.zeros((12, 1, 1, 3), dtype=np.uint8)
-    pictures = Pictures(pixels, ["a b"] * 12, split, np.ones(12, dtype=np.float32))
-    tokens = rng.integers(0, 11, (12, VARIANTS, 16)).astype(np.uint16)
-    captions = np.where(np.arange(16) < 13, 0, rng.integers(2, 6, (12, 16)))
+    split = np.arange(96).astype(np.uint8) % 2
+    pixels = np.zeros((96, 1, 1, 3), dtype=np.uint8)
+    pictures = Pictures(pixels, ["a b"] * 96, split, np.ones(96, dtype=np.float32))
+    tokens = rng.integers(0, 11, (96, VARIANTS, 16)).astype(np.uint16)
+    captions = np.where(np.arange(16) < 13, 0, rng.integers(2, 6, (96, 16)))
     return Examples(tokens, captions, pictures, CaptionVocabulary.from_captions(["a b c d"]))
 
 
@@ -166,7 +166,7 @@ def test_device_training_begins_with_a_released_device(
 def test_calibration_finds_the_thresholds_at_which_pictures_drawn_together_ask_as_wanted(
     pair: Pair, examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "CAPTIONS", 24)
+    monkeypatch.setattr(calibration, "CAPTIONS", 60)
     with progress_bar("calibrate") as bar:
         calibrate(tmp_path, pair, examples, SamplingRule(2.0, 0.8), 1, bar)
 
