@@ -15,7 +15,7 @@ from fleet.decoding.residual import law_to_send
 from fleet.decoding.sampling import sharpen
 from fleet.decoding.uncertainty import quantise_features
 from fleet.errors import BundleError, InvalidInputError, TransportError
-from fleet.models.bundle import Bundle, Manifest
+from fleet.models.bundle import STEP_GRAPH, Bundle, Manifest
 from fleet.models.onnx_model import DeviceModel, DeviceState, Extra, ImageDecoder
 from fleet.prediction import Prediction
 from fleet.protocol.condition import SentCondition
@@ -154,8 +154,10 @@ def fastest_threads(bundle: Bundle, cores: int) -> int:
         BundleError: No graph that runs here.
     """
 
+    alone, graph = DeviceModel.load(bundle), bundle.read(STEP_GRAPH)
+
     def stepper(threads: int) -> Callable[[], None]:
-        model = DeviceModel.load(bundle, threads)
+        model = alone if threads == 1 else alone.with_step_graph(graph, threads)
         manifest, policy = bundle.manifest, device_only()
         state = model.begin([], seed=0, sampling=manifest.sampling, policy=policy)
         run = model.bare_step(state)

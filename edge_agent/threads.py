@@ -14,8 +14,8 @@ from pathlib import Path
 from edge_agent.files import replace_text
 from fleet.logs import get_logger
 
-STEPS = 24  # measured for each number of threads, after some to warm up
-WARM_UP = 4
+STEPS = 12  # measured for each number of threads, after some to warm up
+WARM_UP = 2
 WORTH_IT = 0.9  # more threads must take less than this share of the time
 
 log = get_logger(__name__)

@@ -139,9 +139,9 @@ class DeviceModel:
         names = [output.name for output in self._caption.get_outputs()]
         return dict(zip(names, self._caption.run(names, {"caption": words}), strict=True))
 
-    def with_step_graph(self, graph: bytes) -> "DeviceModel":
+    def with_step_graph(self, graph: bytes, threads: int = 1) -> "DeviceModel":
         """Return the same model with another step graph, such as a quantised one; unchecked."""
-        return replace(self, _step=open_graph(graph, 1))
+        return replace(self, _step=open_graph(graph, threads))
 
     def bare_step(self, state: DeviceState) -> Callable[[int], None]:
         """Return a function that only runs the graph at a position: what a step costs at least."""
