@@ -16,6 +16,7 @@ from fleet.logs import get_logger
 
 STEPS = 12  # measured for each number of threads, after some to warm up
 WARM_UP = 2
+SMALL_S = 0.003  # a step shorter than this is never worth a second thread
 WORTH_IT = 0.9  # more threads must take less than this share of the time
 
 log = get_logger(__name__)
@@ -55,6 +56,8 @@ def fastest(stepper: Callable[[int], Callable[[], None]], cores: int) -> int:
         cores: Of the machine.
     """
     best, best_s = 1, _median_s(stepper(1))
+    if best_s < SMALL_S:
+        return best
     for threads in candidates(cores)[1:]:
         seconds = _median_s(stepper(threads))
         if seconds > WORTH_IT * best_s:
