@@ -153,7 +153,6 @@ def fastest_threads(bundle: Bundle, cores: int) -> int:
     Raises:
         BundleError: No graph that runs here.
     """
-
     alone, graph = DeviceModel.load(bundle), bundle.read(STEP_GRAPH)
 
     def stepper(threads: int) -> Callable[[], None]:

@@ -20,6 +20,8 @@ def test_candidates_double_up_to_the_cores() -> None:
         ({1: 1.0, 2: 0.95, 4: 0.1}, 1),  # hardly faster is not worth a core
         ({1: 1.0, 2: 0.6, 4: 0.58}, 2),
         ({1: 1.0, 2: 0.6, 4: 0.35}, 4),
+        ({1: 0.0029, 2: 0.0001, 4: 0.0001}, 1),  # so short that no other number is tried
+        ({1: 0.0031, 2: 0.0001, 4: 0.0001}, 2),
     ],
 )
 def test_more_threads_must_be_clearly_faster(
