@@ -5,6 +5,7 @@ array is its dtype, its shape and its bytes, little-endian, row by row.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,21 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Flower's arrays by name."""
-    return {name: value.numpy() for name, value in record.items()}
+    return {name: values_of(value) for name, value in record.items()}
+
+
+def values_of(array: Array) -> NDArray[Any]:
+    """What `array.numpy()` returns, safe in many threads at once.
+
+    Flower keeps the bytes of a .npy file, whose header numpy reads with Python's parser; before
+    CPython 3.11.8 that raises SystemError when two threads do it (python/cpython#106905). Type and
+    shape stand in the array too, so the header is read only of what is laid out by columns.
+    """
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    start = len(array.data) - size
+    if start < 0 or b"'fortran_order': False" not in array.data[:start]:
+        return array.numpy()
+    return np.frombuffer(array.data, array.dtype, offset=start).reshape(array.shape)
 
 
 def _packed(record: object) -> tuple[str, Any]:
@@ -74,7 +89,7 @@ def _packed(record: object) -> tuple[str, Any]:
 
 
 def _pack_array(array: Array) -> tuple[str, list[int], bytes]:
-    values = array.numpy()
+    values = values_of(array)
     dtype = values.dtype.newbyteorder("<")
     if dtype.str not in DTYPES:
         raise ProtocolError(f"an array of {values.dtype} does not travel")

@@ -5,6 +5,7 @@ counts more than another. The kernel distance is the primary figure: its estimat
 at any number of pictures, while the Fréchet distance shrinks as pictures are added.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,11 @@ class Estimate:
 
     value: float
     spread: float
+
+    @property
+    def in_spreads(self) -> float:
+        """By how many spreads the figure differs from zero."""
+        return self.value / self.spread
 
     def __str__(self) -> str:
         return f"{self.value:.3g} ± {self.spread:.2g}"
@@ -93,6 +99,30 @@ def kernel_distance(
             for _ in range(10)
         ]
     return Estimate(value, float(np.std(parts, ddof=1)))
+
+
+def kernel_distance_gap(
+    real: Features, near: Features, far: Features, *, groups: NDArray[np.int64]
+) -> Estimate:
+    """Kernel distance of `far` [m, D] from `real`, less that of `near` [m, D].
+
+    Row i of both is of the same caption and seed. The spread is that of the groups' own
+    differences: which captions a group holds moves both distances alike, so their own spreads,
+    added as if they were independent, would say too much.
+    """
+
+    def gap(chosen: NDArray[np.bool_]) -> float:
+        return squared_discrepancy(real, far[chosen]) - squared_discrepancy(real, near[chosen])
+
+    return over_groups(gap, groups)
+
+
+def over_groups(
+    figure: Callable[[NDArray[np.bool_]], float], groups: NDArray[np.int64]
+) -> Estimate:
+    """A figure of all rows, and the standard deviation of that of each group's [m] rows."""
+    parts = [figure(groups == name) for name in np.unique(groups)]
+    return Estimate(figure(np.ones(len(groups), bool)), float(np.std(parts, ddof=1)))
 
 
 def frechet_distance(real: Features, made: Features) -> float:

@@ -24,7 +24,7 @@ Written by `python -m simulations evaluate`; definitions are in [evaluation.md](
 | family | `{family}` |
 | pictures | {pictures} of cloud-only and of device-only, {others} of each other method |
 | seeds | {seeds} |
-| discrimination | {discrimination:.1f} spreads between cloud-only and device-only |
+| discrimination | {gap} KD-EffNet, cloud-only to device-only: {gap.in_spreads:.1f} spreads |
 | caption scorer | finds a real test picture's caption first in {first:.1%}, in five {five:.1%} |
 | | of {among} captions |
 

@@ -8,10 +8,11 @@ from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
 from simulations.evaluation.clock.steps import ACCELERATOR, measure
 from simulations.evaluation.family import models_version
 from simulations.evaluation.jobs import Sample, Studio
+from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import best_settings, candidates
 from simulations.evaluation.search import ranked_rules
-from simulations.evaluation.study import CEILING, Plan, Result, Study, discrimination, rate_of
+from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
 from simulations.evaluation.version import commit
 
 _PAIRS = (
@@ -47,7 +48,7 @@ def publish(order: Order, plan: Plan, studio: Studio, study: Study, results: lis
     )
     findings.draw_figures(figures, whole, study)
     page.write_parquet(order.out / "evaluation.parquet", whole)
-    page.write_page(order.page, whole, _facts(order, by_name))
+    page.write_page(order.page, whole, _facts(order, study.discrimination(*ends)))
 
 
 def _own(
@@ -71,8 +72,7 @@ def _own(
     return [*at_ends, *study.at_own_best(plan, ends, best)]
 
 
-def _facts(order: Order, by_name: dict[str, Result]) -> dict[str, object]:
-    cloud, device = by_name[CLOUD].row.kernel, by_name[DEVICE].row.kernel
+def _facts(order: Order, gap: Estimate) -> dict[str, object]:
     return {
         "command": page.command(sys.argv[1:]),
         "commit": commit(),
@@ -80,5 +80,5 @@ def _facts(order: Order, by_name: dict[str, Result]) -> dict[str, object]:
         "pictures": order.pictures,
         "others": order.others,
         "seeds": order.seeds,
-        "discrimination": discrimination(cloud, device),
+        "gap": gap,
     }

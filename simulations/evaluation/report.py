@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 
-from simulations.evaluation.study import Plan, Row, discrimination
+from simulations.evaluation.metrics import Estimate
+from simulations.evaluation.study import Plan, Row
 
 _COLUMNS = 10
 _SIDE = 96
@@ -18,16 +19,13 @@ _LABEL = 190
 
 
 def write_json(
-    path: Path, plan: Plan, rows: Sequence[Row], version: str, groups: int, commit: str
+    path: Path, plan: Plan, rows: Sequence[Row], gap: Estimate, made_from: dict[str, object]
 ) -> None:
-    """Write the table and what it was made from."""
-    drawn = [row for row in rows if row.calls is not None]
-    cloud, device = drawn[0].kernel, drawn[1].kernel
+    """Write the table, the `gap` between the ends, and what both were made from."""
     content = {
-        "family": version,
-        "commit": commit,
-        "groups": groups,
-        "discrimination_in_spreads": discrimination(cloud, device),
+        **made_from,
+        "gap": asdict(gap),
+        "discrimination_in_spreads": gap.in_spreads,
         "shipped": asdict(plan.shipped),
         "rules": {which: asdict(rule) for which, rule in plan.rules.items()},
         "rows": [row.as_json() for row in rows],

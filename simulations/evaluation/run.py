@@ -19,6 +19,7 @@ from simulations.evaluation.captions import chosen_captions, search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Shipped, check_names
 from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
+from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.publish import publish
 from simulations.evaluation.sampling_rule import SamplingRule
@@ -51,7 +52,7 @@ def evaluate(order: Order, stage: Stage) -> None:
         plan = _plan(order)
         results = study.run(plan)
         rows = _real(order, study) + [result.row for result in results]
-        _write_table(order, plan, rows)
+        _write_table(order, plan, rows, study.discrimination(results[0].sample, results[1].sample))
         sheet = _sheet(study, results)
         report.write_sheet(order.out / "evaluation.png", chosen.captions, sheet)
         if order.page is not None:
@@ -59,9 +60,13 @@ def evaluate(order: Order, stage: Stage) -> None:
     console.print(report.table(rows))
 
 
-def _write_table(order: Order, plan: Plan, rows: list[Row]) -> None:
-    version, seeds = models_version(order.work), order.seeds
-    report.write_json(order.out / "evaluation.json", plan, rows, version, seeds, commit())
+def _write_table(order: Order, plan: Plan, rows: list[Row], gap: Estimate) -> None:
+    made_from = {
+        "family": models_version(order.work),
+        "commit": commit(),
+        "groups": order.seeds,
+    }
+    report.write_json(order.out / "evaluation.json", plan, rows, gap, made_from)
     (order.out / "evaluation.md").write_text(report.markdown(rows), encoding="utf-8")
 
 

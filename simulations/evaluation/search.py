@@ -18,7 +18,7 @@ START = SamplingRule(temperature=0.8)
 # One knob after the other, each with the best of the ones before.
 LADDER: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("guidance", (1.0, 1.5, 2.0, 3.0)),
-    ("temperature", (0.6, 1.0)),
+    ("temperature", (0.6, 0.4, 0.2, 1.0)),
     ("top_k", (64,)),
 )
 

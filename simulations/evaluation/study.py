@@ -22,6 +22,8 @@ from simulations.evaluation.metrics import (
     Standard,
     frechet_distance,
     kernel_distance,
+    kernel_distance_gap,
+    over_groups,
     pixel_distance,
     precision_recall,
     squared_discrepancy,
@@ -194,6 +196,12 @@ class Study:
         own = made[chosen[: len(made)]]
         return squared_discrepancy(self.real[chosen], own) if len(own) > 1 else None
 
+    def discrimination(self, cloud: Sample, device: Sample) -> Estimate:
+        """How much nearer cloud-only is to the real pictures than device-only, in KD-EffNet."""
+        near, far = (self.standard.apply(each.features) for each in (cloud, device))
+        groups = self.assignment.groups[: len(near)]
+        return kernel_distance_gap(self.real, near, far, groups=groups)
+
     def _gap_lost(self, sample: Sample, ends: tuple[Sample, Sample]) -> Estimate | None:
         """Where a sample lies between cloud-only and device-only, by groups of seeds.
 
@@ -207,8 +215,7 @@ class Study:
             own, cloud, device = (squared_discrepancy(self.real, each[chosen]) for each in made)
             return (own - cloud) / (device - cloud)
 
-        parts = [lost(groups == name) for name in np.unique(groups)]
-        return Estimate(lost(np.ones(count, bool)), float(np.std(parts, ddof=1)))
+        return over_groups(lost, groups)
 
     def _kernel_distance(self, made: Features) -> Estimate:
         groups = self.assignment.groups[: len(made)]
@@ -229,14 +236,6 @@ def corrected_share(decisions: NDArray[np.uint8]) -> float:
     """Share of the positions judged by the cloud that it changed; 0 if it judged none."""
     judged = np.isin(decisions, (VERIFIED, CORRECTED)).sum()
     return float((decisions == CORRECTED).sum() / judged) if judged else 0.0
-
-
-def discrimination(cloud: Estimate, device: Estimate) -> float:
-    """By how many spreads cloud-only is nearer to the real pictures than device-only.
-
-    The spread is that of the difference of two independent estimates.
-    """
-    return (device.value - cloud.value) / float(np.hypot(cloud.spread, device.spread))
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
 """The contract with Flower: what `fleet.federation` relies on, public and private."""
 
+import ast
 import inspect
 import tomllib
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid, strategy
 from numpy.typing import NDArray
 
@@ -96,6 +97,31 @@ def test_records_come_back_as_they_went_in() -> None:
     assert arrays["b"].shape == ()
     assert dict(found.metric_records["metrics"]) == {"loss": 0.5, "n": 3, "curve": [1.0, 2.0]}
     assert found.config_records["config"]["bytes"] == b"\0\1"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.full((), 3, np.float16),
+        np.zeros((0, 4), np.float32),
+    ],
+)
+def test_an_array_is_read_as_flower_reads_it(value: NDArray[Any]) -> None:
+    array = Array(value)
+
+    found = codec.values_of(array)
+
+    assert found.dtype == array.numpy().dtype
+    np.testing.assert_array_equal(found, array.numpy(), strict=True)
+
+
+def test_an_array_is_read_without_pythons_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which fails in two threads at once before CPython 3.11.8.
+    monkeypatch.setattr(ast, "literal_eval", lambda _: pytest.fail("parsed"))
+
+    assert codec.from_record(codec.to_record({"a": np.ones((2, 2), np.float32)}))["a"].sum() == 4
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from simulations.evaluation.metrics import (
     Standard,
     frechet_distance,
     kernel_distance,
+    kernel_distance_gap,
     pixel_distance,
     precision_recall,
     squared_discrepancy,
@@ -80,6 +81,27 @@ def test_the_spread_is_that_of_the_groups() -> None:
     parts = [squared_discrepancy(real, made[groups == g]) for g in range(3)]
     assert estimate.value == squared_discrepancy(real, made)
     assert estimate.spread == pytest.approx(np.std(parts, ddof=1))
+
+
+def test_the_spread_of_a_gap_leaves_out_what_moves_both_alike() -> None:
+    rng = np.random.default_rng(4)
+    groups = np.arange(600) % 3
+    real = rng.normal(size=(600, 8))
+    of_the_group = np.array([-0.5, 0.0, 0.5])[groups, None]
+    near = rng.normal(size=(600, 8)) + of_the_group + 0.5
+    far = near + 0.4
+
+    gap = kernel_distance_gap(real, near, far, groups=groups)
+
+    one, other = (
+        kernel_distance(real, made, groups=groups, subset=100, rng=rng) for made in (near, far)
+    )
+    assert gap.value == pytest.approx(other.value - one.value)
+    own = [squared_discrepancy(real, far[groups == g]) for g in range(3)]
+    own = [each - squared_discrepancy(real, near[groups == g]) for g, each in enumerate(own)]
+    assert gap.spread == pytest.approx(np.std(own, ddof=1))
+    assert gap.spread < 0.7 * np.hypot(one.spread, other.spread)
+    assert gap.in_spreads == pytest.approx(gap.value / gap.spread)
 
 
 def test_one_group_takes_its_spread_from_subsets() -> None:

@@ -85,7 +85,7 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
         "pictures": 2,
         "others": 2,
         "seeds": 3,
-        "discrimination": 6.5,
+        "gap": Estimate(0.13, 0.02),
     }
     write_page(tmp_path / "results.md", findings, facts)
 

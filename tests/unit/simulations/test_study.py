@@ -15,11 +15,10 @@ from simulations.evaluation.catalogue import Setting, Shipped, all_names, check_
 from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Method
-from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.moment import CORRECTED, LOCAL, PREFIX, VERIFIED
 from simulations.evaluation.rules.gates import Gate
 from simulations.evaluation.sampling_rule import SamplingRule
-from simulations.evaluation.study import corrected_share, discrimination
+from simulations.evaluation.study import corrected_share
 
 SHIPPED = Shipped(SamplingRule(), Policy("uncertainty", 0.5), prefix=2)
 SETTING = Setting(SHIPPED, SHIPPED.sampling, rate=0.25, tokens=12)
@@ -140,7 +139,3 @@ def test_the_corrected_share_is_of_what_was_judged() -> None:
 
     assert corrected_share(decisions) == pytest.approx(2 / 3)
     assert corrected_share(np.array([[PREFIX, LOCAL]], np.uint8)) == 0
-
-
-def test_discrimination_counts_spreads_of_the_difference() -> None:
-    assert discrimination(Estimate(10, 3), Estimate(40, 4)) == pytest.approx(6.0)
