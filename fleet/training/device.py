@@ -71,8 +71,7 @@ class Recipe:
 def device_config(cloud: TransformerConfig) -> TransformerConfig:
     """Return the size of the shipped device model for a cloud model."""
     sizes = {**asdict(cloud), "n_layer": 1, "n_head": 4, "dim": 128, "ffn": 352, "dropout": 0.0}
-    half = {name: sizes[name] // 2 for name in ("sketch_slots", "sketch_width")}
-    return TransformerConfig(**sizes | half)
+    return TransformerConfig(**{**sizes, "sketch_width": sizes["sketch_width"] // 2})
 
 
 class DeviceModel(nn.Module):

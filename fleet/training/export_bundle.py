@@ -79,17 +79,21 @@ class Family:
             InvalidInputError: A stage has not been run.
         """
         cloud, device = load_transformer(work / "cloud.pt"), load_device(work / "device.pt")
+        tokenizer = load_tokenizer(work / "tokenizer.pt")
         adapter = load_checkpoint(work / "adapter.pt")
         projection = FeatureProjection(device.transformer.config.dim)
         feature = IntervalFeature(cloud.config.dim)
         load_weights(projection, adapter["projection"])
         load_weights(feature, adapter["feature"])
+        # What the graphs hold is then what the release's files hold, to the bit.
+        for module in (device.transformer, device.head, projection, tokenizer):
+            _round_to_halves(module)
         return cls(
             cloud,
             device,
             projection.eval(),
             feature.eval(),
-            load_tokenizer(work / "tokenizer.pt"),
+            tokenizer,
             _read(work / "vocabulary.json", "data"),
             json.loads(_read(work / "calibration.json", "calibrate")),
         )
@@ -98,7 +102,8 @@ class Family:
 def export_family(work: Path, output: Path, private_key: Path, release: Release) -> Manifest:
     """Write the device bundle, the cloud folder, what training needs, and the public key.
 
-    Weights are stored in fp16 (graphs and the device's in fp32) and computed with in fp32.
+    All weights are fp16 numbers and are computed with in fp32; the step graph, which has no time
+    for turning them, and what is tiny are stored in fp32.
 
     Raises:
         InvalidInputError: A stage has not been run, or nothing was calibrated at this guidance.
@@ -198,6 +203,10 @@ def _policy_fields(calibration: dict[str, Any], release: Release) -> dict[str, A
         "thresholds": thresholds,
         "budget": calibration["call_budget"],
     }
+
+
+def _round_to_halves(module: nn.Module) -> None:
+    module.load_state_dict({n: value.half().float() for n, value in module.state_dict().items()})
 
 
 def _weights(module: nn.Module, dtype: torch.dtype) -> bytes:

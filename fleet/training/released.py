@@ -26,10 +26,10 @@ _PARTS = ("model", "head", "projection")
 
 
 def training_files(device: DeviceParts, projection: FeatureProjection) -> dict[str, bytes]:
-    """Return the device's weights in fp32, from which its graphs were exported, and its sizes."""
+    """Return the device's weights, which are fp16 numbers when they are exported, and its sizes."""
     modules: tuple[nn.Module, ...] = (device.transformer, device.head, projection)
     weights = {
-        f"{part}.{name}": value.contiguous().clone()  # the head shares the output layer
+        f"{part}.{name}": value.half().contiguous().clone()  # the head shares the output layer
         for part, module in zip(_PARTS, modules, strict=True)
         for name, value in module.state_dict().items()
     }
@@ -82,7 +82,7 @@ def _device(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
     for name, value in load(read_file(folder / _WEIGHTS)).items():
         part, rest = name.split(".", 1)
-        parts[part][rest] = value
+        parts[part][rest] = value.float()
     sizes: dict[str, Any] = json.loads(read_file(folder / _SIZES))
     return parts, sizes
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fleet.errors import InvalidInputError
+from fleet.models.bundle import DEVICE_FOLDER
 from fleet.models.caption import CaptionVocabulary
 from fleet.models.checkpoint import load_transformer
 from fleet.models.signing import generate_key
@@ -54,6 +55,17 @@ def test_the_parts_of_a_release_are_those_that_were_trained(trained: Path, unpac
     share = after.calibration["prefix_share"]
     assert int(share * 25) == int(before.calibration["prefix_share"] * 25)
     assert {**after.calibration, "prefix_share": 0} == {**before.calibration, "prefix_share": 0}
+
+
+def test_a_release_exported_again_is_the_same_bundle(trained: Path, unpacked: Path) -> None:
+    release = Release("tiny", 2.0, "spread")
+
+    export_family(unpacked, unpacked / "out", trained / "signing.key", release)
+
+    graphs = sorted((trained / "out" / DEVICE_FOLDER).glob("*.onnx"))
+    assert len(graphs) == 3
+    for graph in graphs:
+        assert graph.read_bytes() == (unpacked / "out" / DEVICE_FOLDER / graph.name).read_bytes()
 
 
 def test_curves_go_with_a_release(unpacked: Path) -> None:
