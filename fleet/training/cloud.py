@@ -13,9 +13,10 @@ from fleet.errors import InvalidInputError
 from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.training.average import WeightAverage
-from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.budget import Bar, Budget, learning_rate_factor
 from fleet.training.disturb import disturb
 from fleet.training.examples import Batch, Examples
+from fleet.training.keep import Stage, keep_training
 from fleet.training.muon import Muon
 from fleet.training.released import CLOUD_START
 
@@ -149,25 +150,17 @@ def train_cloud(
         )
     torch.manual_seed(seed)
     run = _begin(work, cloud_config(examples.n_word), minutes)
-    checkpoint, curve = work / _CHECKPOINT, Curve(work / "cloud.jsonl")
     if pace.compiled:
         run.model.compile()
-    curve.rewind(run.step)
-    run.budget.tick()
-    saved_s = checked_s = run.budget.used_s
-    while run.budget.tick() < 1.0:
-        loss = train_step(run, examples, seed, pace)
-        bar.show(run.budget.fraction, f"step {run.step} loss {loss:.3f}")
-        if run.step % 10 == 0:
-            curve.append(step=run.step, s=run.budget.used_s, loss=loss)
-        if run.budget.used_s - saved_s > SAVE_EVERY_S:
-            saved_s = run.budget.used_s
-            run.save(checkpoint)
-        if run.budget.used_s - checked_s > CHECK_EVERY_S:
-            checked_s = run.budget.used_s
-            _publish(work, run, examples, curve)
-    _publish(work, run, examples, curve)
-    run.save(checkpoint)
+    stage = Stage(
+        checkpoint=work / _CHECKPOINT,
+        curve=work / "cloud.jsonl",
+        take_step=lambda: {"loss": train_step(run, examples, seed, pace)},
+        look=lambda: {"validation": _publish(work, run, examples)},
+        save_every_s=SAVE_EVERY_S,
+        look_every_s=CHECK_EVERY_S,
+    )
+    keep_training(run, stage, bar)
 
 
 def _begin(work: Path, config: TransformerConfig, minutes: float) -> CloudRun:
@@ -236,8 +229,10 @@ def validation_loss(
     return float(sum(losses)) / len(batch.tokens)
 
 
-def _publish(work: Path, run: CloudRun, examples: Examples, curve: Curve) -> None:
+def _publish(work: Path, run: CloudRun, examples: Examples) -> float:
     """Write the average as `cloud.pt`, and as `cloud.best.pt` too if no other did so well.
+
+    Returns its loss on unseen emoji.
 
     The last average is what ships: its loss on unseen emoji is hardly higher than the best one,
     and the emoji it knows, which people ask for, are drawn far better.
@@ -245,7 +240,6 @@ def _publish(work: Path, run: CloudRun, examples: Examples, curve: Curve) -> Non
     averaged = Transformer(run.model.config)
     averaged.load_state_dict(run.average.weights)
     loss = validation_loss(averaged, examples)
-    curve.append(step=run.step, s=run.budget.used_s, validation=loss)
     payload = {
         "config": asdict(run.model.config),
         "model": run.average.weights,
@@ -256,3 +250,4 @@ def _publish(work: Path, run: CloudRun, examples: Examples, curve: Curve) -> Non
     if loss < run.best:
         run.best = loss
         save_checkpoint(work / "cloud.best.pt", payload)
+    return loss

@@ -19,9 +19,10 @@ from fleet.models.checkpoint import (
 from fleet.models.interval_head import IntervalHead, log_odds
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.training.average import WeightAverage
-from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.budget import Bar, Budget, learning_rate_factor
 from fleet.training.cloud import make_optimizers
 from fleet.training.examples import Batch, Examples
+from fleet.training.keep import Stage, keep_training
 from fleet.training.losses import (
     Robust,
     divergence,
@@ -172,25 +173,20 @@ def train_device(  # noqa: PLR0913 - a stage's own
     torch.manual_seed(seed)
     teacher = Teacher(cloud, examples, recipe.disturbed)
     run = DeviceRun.start(cloud, minutes, recipe)
-    checkpoint, curve = work / "device.training.pt", Curve(work / "device.jsonl")
+    checkpoint = work / "device.training.pt"
     if checkpoint.exists():
         run.load(checkpoint)
     elif (work / DEVICE_START).exists():
         run.begin_with(load_device(work / DEVICE_START))
-    curve.rewind(run.step)
-    run.budget.tick()
-    saved_s = run.budget.used_s
-    while run.budget.tick() < 1.0:
-        figures = train_step(run, teacher, seed)
-        bar.show(run.budget.fraction, f"step {run.step} kl {figures['kl']:.3f}")
-        if run.step % 10 == 0:
-            curve.append(step=run.step, s=run.budget.used_s, **figures)
-        if run.budget.used_s - saved_s > SAVE_EVERY_S:
-            saved_s = run.budget.used_s
-            run.save(checkpoint)
-            curve.append(step=run.step, s=saved_s, **_publish(work, run, teacher))
-    run.save(checkpoint)
-    curve.append(step=run.step, s=run.budget.used_s, **_publish(work, run, teacher))
+    stage = Stage(
+        checkpoint=checkpoint,
+        curve=work / "device.jsonl",
+        take_step=lambda: train_step(run, teacher, seed),
+        look=lambda: _publish(work, run, teacher),
+        save_every_s=SAVE_EVERY_S,
+        look_every_s=SAVE_EVERY_S,
+    )
+    keep_training(run, stage, bar)
 
 
 def train_step(run: DeviceRun, teacher: Teacher, seed: int) -> dict[str, float]:

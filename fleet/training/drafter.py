@@ -19,10 +19,11 @@ from fleet.models.checkpoint import load_checkpoint, save_checkpoint
 from fleet.models.drafter import Drafter, Start
 from fleet.models.linked import LinkedModel
 from fleet.training.average import WeightAverage
-from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.budget import Bar, Budget, learning_rate_factor
 from fleet.training.device import ALL_TERMS_FROM, RADIUS_RATE, Recipe, device_loss
 from fleet.training.disturb import disturb
 from fleet.training.drawings import Drawings, joint_conditions
+from fleet.training.keep import Stage, keep_training
 from fleet.training.metrics import Figures, monitor
 
 CHECKPOINT, TRAINING = "drafter.pt", "drafter.training.pt"
@@ -129,23 +130,17 @@ def train_drafter(
     """
     torch.manual_seed(seed)
     drawings, run = Drawings.load(work), DrafterRun.start(cloud, minutes, course)
-    checkpoint, curve = work / TRAINING, Curve(work / "drafter.jsonl")
-    if checkpoint.exists():
-        run.load(checkpoint)
-    run.budget.tick()
-    saved_s = run.budget.used_s
-    while run.budget.tick() < 1.0:
-        figures = train_step(run, drawings, seed)
-        bar.show(run.budget.fraction, f"step {run.step} kl {figures['kl']:.3f}")
-        if run.step % 10 == 0:
-            curve.append(step=run.step, s=run.budget.used_s, **figures)
-        if run.budget.used_s - saved_s > SAVE_EVERY_S:
-            saved_s = run.budget.used_s
-            run.save(checkpoint)
-    run.save(checkpoint)
-    save_checkpoint(work / CHECKPOINT, {"trained": run.average.weights, "step": run.step})
+    if (work / TRAINING).exists():
+        run.load(work / TRAINING)
+    stage = Stage(
+        checkpoint=work / TRAINING,
+        curve=work / "drafter.jsonl",
+        take_step=lambda: train_step(run, drawings, seed),
+        look=lambda: _publish(work, run, drawings),
+        save_every_s=SAVE_EVERY_S,
+    )
+    keep_training(run, stage, bar)
     run.drafter.load_trained(run.average.weights)
-    curve.append(step=run.step, s=run.budget.used_s, **look(run, drawings))
     return run
 
 
@@ -191,6 +186,16 @@ def look(run: DrafterRun, drawings: Drawings) -> Figures:
         center, radius = run.drafter.head(hidden)
         seen = monitor(*(each.flatten(0, 1).cpu() for each in (target, center, radius)))
         figures |= {f"{name}_{figure}": value for figure, value in seen.items()}
+    return figures
+
+
+def _publish(work: Path, run: DrafterRun, drawings: Drawings) -> Figures:
+    """Write the average as `drafter.pt` and return its figures; the run's own weights stay."""
+    save_checkpoint(work / CHECKPOINT, {"trained": run.average.weights, "step": run.step})
+    own = {name: value.clone() for name, value in run.drafter.trained().items()}
+    run.drafter.load_trained(run.average.weights)
+    figures = look(run, drawings)
+    run.drafter.load_trained(own)
     return figures
 
 

@@ -19,10 +19,11 @@ from fleet.models.checkpoint import load_checkpoint, load_transformer, load_weig
 from fleet.models.interval_head import IntervalHead
 from fleet.models.sketch import CaptionSketch
 from fleet.models.transformer import Transformer
-from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
+from fleet.training.budget import Bar, Budget, learning_rate_factor
 from fleet.training.cloud import cloud_config
 from fleet.training.device import DeviceRun, device_config
 from fleet.training.examples import Examples
+from fleet.training.keep import Stage, keep_training
 from fleet.training.released import CLOUD_START, DEVICE_START
 
 Which = Literal["cloud", "device"]
@@ -88,23 +89,19 @@ def train_sketch(
     torch.manual_seed(seed)
     begun = _cloud(work, examples) if which == "cloud" else _device(work)
     run = SketchRun.start(begun.transformer, minutes)
-    checkpoint, curve = work / f"sketch.{which}.pt", Curve(work / f"sketch.{which}.jsonl")
+    checkpoint = work / f"sketch.{which}.pt"
     if checkpoint.exists():
         run.load(checkpoint)
-    curve.rewind(run.step)
-    run.budget.tick()
-    saved_s = run.budget.used_s
-    while run.budget.tick() < 1.0:
-        loss = train_step(run, examples, seed)
-        bar.show(run.budget.fraction, f"step {run.step} loss {loss:.3f}")
-        if run.step % 50 == 0:
-            curve.append(step=run.step, s=run.budget.used_s, loss=loss)
-        if run.budget.used_s - saved_s > SAVE_EVERY_S:
-            saved_s = run.budget.used_s
-            run.save(checkpoint)
-            curve.append(step=run.step, s=saved_s, train=known_loss(run.model, examples))
-    run.save(checkpoint)
-    curve.append(step=run.step, s=run.budget.used_s, train=known_loss(run.model, examples))
+    stage = Stage(
+        checkpoint=checkpoint,
+        curve=work / f"sketch.{which}.jsonl",
+        take_step=lambda: {"loss": train_step(run, examples, seed)},
+        look=lambda: {"train": known_loss(run.model, examples)},
+        log_every=50,
+        save_every_s=SAVE_EVERY_S,
+        look_every_s=SAVE_EVERY_S,
+    )
+    keep_training(run, stage, bar)
     begun.write(work)
 
 
