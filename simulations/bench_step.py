@@ -2,7 +2,8 @@
 
 Times are of this process's processor time, so other load on the machine changes them little.
 The device runs its ONNX graph on one thread, the cloud its torch engine on one thread; a cloud
-step is one token of one guided picture (two rows), alone or beside others in one forward.
+step is one token of one picture (two rows if the release guides), alone or beside others in one
+forward.
 """
 
 import statistics
@@ -43,18 +44,19 @@ def bench(models: Path, *, rounds: int) -> list[StepCost]:
     """
     torch.set_num_threads(1)
     cloud = CloudModel.load(models / CLOUD_FOLDER)
-    alone, crowd = _cloud_times(cloud, 1, rounds), _cloud_times(cloud, COMPANY, rounds)
+    bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
+    rows = 2 if bundle.manifest.sampling.guidance > 1 else 1
+    alone, crowd = (_cloud_times(cloud, count, rows, rounds) for count in (1, COMPANY))
     base = statistics.median(alone)
     subjects = {
-        "device step": _device_times(models, rounds),
+        "device step": _device_times(bundle, rounds),
         "cloud step, 1 picture": alone,
         f"cloud step, {COMPANY} pictures, each": [value / COMPANY for value in crowd],
     }
     return [_cost(name, values, base) for name, values in subjects.items()]
 
 
-def _device_times(models: Path, rounds: int) -> list[float]:
-    bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
+def _device_times(bundle: Bundle, rounds: int) -> list[float]:
     device, manifest = DeviceModel.load(bundle), bundle.manifest
     state = device.begin(
         device.vocabulary.encode(CAPTION),
@@ -71,17 +73,17 @@ def _device_times(models: Path, rounds: int) -> list[float]:
     return _times(step, rounds)
 
 
-def _cloud_times(cloud: CloudModel, pictures: int, rounds: int) -> list[float]:
+def _cloud_times(cloud: CloudModel, pictures: int, rows: int, rounds: int) -> list[float]:
     words = np.arange(2, 6)
     condition = cloud.condition_pair([int(word) for word in words])
-    cache = cloud.new_cache(2 * pictures)
-    for row in range(2 * pictures):
-        cache.begin(row, condition, row % 2)
+    cache = cloud.new_cache(rows * pictures)
+    for row in range(rows * pictures):
+        cache.begin(row, condition, row % rows)
     tokens = np.zeros(1, np.int64)
 
     def step(index: int) -> None:
         position = index % (cloud.tokens - 1)
-        cloud.forward_spans(cache, [Span(row, position, tokens) for row in range(2 * pictures)])
+        cloud.forward_spans(cache, [Span(row, position, tokens) for row in range(rows * pictures)])
 
     return _times(step, rounds)
 

@@ -30,7 +30,8 @@ Written by `python -m simulations evaluate`; definitions are in [evaluation.md](
 
 """
 _COSTS = """
-Step costs of this machine, measured: processor time of one thread, one guided picture.
+Step costs of this machine, measured: processor time of one thread, one picture (two rows if
+the release guides).
 
 {table}
 The accelerator is a model: 40 ms a cloud forward of any length here, 3.64 ms a device step, as the

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from edge_agent.pace import Pace
+from simulations.evaluation.clock.drafting import window
 from simulations.evaluation.clock.link import Link
-from simulations.evaluation.clock.replay import Story, Usage, alone, rounds, stream, wait, window
+from simulations.evaluation.clock.replay import Story, Usage, alone, rounds, stream, wait
 from simulations.evaluation.clock.steps import StepCosts
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Exchange, Method
@@ -49,9 +51,9 @@ def deployments(drawn: Sequence[tuple[Method, Sample]]) -> list[Deployment]:
 
 
 def usage(deployment: Deployment, costs: StepCosts, link: Link) -> Usage:
-    """The mean over the first pictures; forwards and bytes are means as well."""
-    count = min(PICTURES, len(deployment.sample))
-    used = [_one(deployment, row, costs, link) for row in range(count)]
+    """The mean over the first pictures, one after the other; forwards and bytes are means too."""
+    count, pace = min(PICTURES, len(deployment.sample)), Pace()
+    used = [_one(deployment, row, costs, link, pace) for row in range(count)]
     means = np.mean([astuple(each) for each in used], axis=0)
     return Usage(*(float(value) for value in means))
 
@@ -79,7 +81,7 @@ def crossings(x: Sequence[float], first: Sequence[float], second: Sequence[float
     ]
 
 
-def _one(deployment: Deployment, row: int, costs: StepCosts, link: Link) -> Usage:
+def _one(deployment: Deployment, row: int, costs: StepCosts, link: Link, pace: Pace) -> Usage:
     method = deployment.method
     told = story(method, deployment.sample, row)
     levels = method.rule.levels if isinstance(method.rule, Tree) else 0
@@ -91,7 +93,7 @@ def _one(deployment: Deployment, row: int, costs: StepCosts, link: Link) -> Usag
         case "wait":
             return wait(told, costs, link)
         case "window":
-            return window(told, costs, link)
+            return window(told, costs, link, pace)
         case "rounds":
             return rounds(told, costs, link, levels)
         case "hosted":

@@ -5,8 +5,7 @@ travel is the exchange. Nothing here draws anything. One assumption: in drafts t
 throws away, the device would have asked at the positions where it asks in the picture as it is.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from simulations.evaluation.clock.link import (
     stream_bytes,
 )
 from simulations.evaluation.clock.steps import StepCosts
-
-WINDOW, IN_FLIGHT = 16, 4  # the agent's own settings
 
 
 @dataclass(slots=True)
@@ -100,14 +97,6 @@ def rounds(story: Story, costs: StepCosts, link: Link | None, levels: int) -> Us
     return usage
 
 
-def window(story: Story, costs: StepCosts, link: Link) -> Usage:
-    """The device goes on drafting while the cloud answers, and rolls back where it was wrong."""
-    usage = stream(story.prefix, costs, link) if story.prefix else Usage()
-    run = _Run(story, costs, link, usage, story.prefix, seen=max(0, story.prefix - 1))
-    run.finish()
-    return usage
-
-
 def _ask(usage: Usage, costs: StepCosts, link: Link, backlog: int, size: int) -> None:
     usage.forwards += 1
     usage.cloud_tokens += backlog
@@ -120,91 +109,3 @@ def _travel(usage: Usage, link: Link, up: int, down: int) -> None:
     usage.bytes_up += up
     usage.bytes_down += down
     usage.seconds += link.up_s(up) + link.down_s(down)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A backlog on its way, up to and with the position `end` - 1."""
-
-    start: int
-    end: int
-    back_at: float
-
-
-@dataclass(slots=True)
-class _Run:
-    """A picture between device and cloud, event by event."""
-
-    story: Story
-    costs: StepCosts
-    link: Link
-    usage: Usage
-    position: int  # of the next draft
-    seen: int  # tokens that the cloud has run or is about to run
-    settled: int = 0
-    cloud_free_at: float = 0.0
-    flying: deque[_Request] = field(default_factory=deque)
-    open: deque[int] = field(default_factory=deque)  # uncertain positions without a verdict
-    unsent: int = 0  # how many of them have not been sent
-
-    def finish(self) -> None:
-        """Runs to the end of the picture."""
-        self.settled = self.position
-        while self.position < self.story.tokens or self.open:
-            while self.flying and self.flying[0].back_at <= self.usage.seconds:
-                self._take(self.flying.popleft())
-            if self._may_draft():
-                self._draft()
-            elif self.flying:
-                self.usage.seconds = self.flying[0].back_at
-
-    def _may_draft(self) -> bool:
-        beyond = self.position - self.open[0] if self.open else 0
-        return self.position < self.story.tokens and beyond < WINDOW
-
-    def _draft(self) -> None:
-        self.usage.seconds += self.costs.device
-        self.usage.device_steps += 1
-        if self.story.asked[self.position]:
-            self.open.append(self.position)
-            self.unsent += 1
-        self.position += 1
-        self._send()
-
-    def _send(self) -> None:
-        """Sends what waits, as one backlog, if a request may fly."""
-        if not self.unsent or len(self.flying) >= IN_FLIGHT:
-            return
-        start, end = self.seen, self.open[-1] + 1
-        local = int((~self.story.asked[start:end]).sum())
-        up, down = request_bytes(end - start, local), response_bytes(self.unsent)
-        arrives = self.usage.seconds + self.link.up_s(up)
-        done = max(arrives, self.cloud_free_at) + self.costs.forward(end - start)
-        self.cloud_free_at = done
-        self.flying.append(_Request(start, end, done + self.link.down_s(down)))
-        self.unsent, self.seen = 0, end
-        self.usage.round_trips += 1
-        self.usage.bytes_up += up
-        self.usage.bytes_down += down
-
-    def _take(self, request: _Request) -> None:
-        """Applies a verdict: the first changed token drops all drafts behind it.
-
-        The hub runs no request behind a correction, so forwards are counted here.
-        """
-        self.usage.forwards += 1
-        self.usage.cloud_tokens += request.end - request.start
-        begin = max(request.start, self.settled)
-        wrong = np.flatnonzero(self.story.changed[begin : request.end])
-        if not len(wrong):
-            self.settled = request.end
-            while self.open and self.open[0] < request.end:
-                self.open.popleft()
-            self._send()
-            return
-        place = begin + int(wrong[0])
-        self.position = self.settled = place + 1
-        self.seen = place  # the token that stands now was not run yet
-        self.flying.clear()
-        self.open.clear()
-        self.unsent, self.cloud_free_at = 0, 0.0

@@ -24,7 +24,7 @@ _CAPTION = "google: red heart"
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Seconds of processor time of one guided picture's forwards.
+    """Seconds of processor time of the forwards for one picture, guided if the release guides.
 
     Attributes:
         name: Where the numbers come from.
@@ -61,22 +61,23 @@ def measure(models: Path, rounds: int = 30) -> StepCosts:
     try:
         cloud = CloudModel.load(models / CLOUD_FOLDER)
         bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
-        device = _device_step(bundle, rounds)
+        device, guidance = _device_step(bundle, rounds), bundle.manifest.sampling.guidance
         return StepCosts(
             "this machine, measured",
             device,
             # A level runs eight nodes on the same weights. The device graph has no such form, so
             # the cloud's own ratio of eight tokens to one stands for it.
-            device * _ratio(cloud, rounds),
-            tuple(span_seconds(cloud, length, rounds) for length in LENGTHS),
-            tree_seconds(cloud, rounds),
+            device * _ratio(cloud, guidance, rounds),
+            tuple(span_seconds(cloud, length, guidance, rounds) for length in LENGTHS),
+            tree_seconds(cloud, guidance, rounds),
         )
     finally:
         torch.set_num_threads(threads)
 
 
-def _ratio(cloud: CloudModel, rounds: int) -> float:
-    return span_seconds(cloud, 8, rounds) / span_seconds(cloud, 1, rounds)
+def _ratio(cloud: CloudModel, guidance: float, rounds: int) -> float:
+    eight, one = (span_seconds(cloud, length, guidance, rounds) for length in (8, 1))
+    return eight / one
 
 
 def _device_step(bundle: Bundle, rounds: int) -> float:
@@ -92,22 +93,23 @@ def _device_step(bundle: Bundle, rounds: int) -> float:
     return _seconds(step, min(rounds * 4, manifest.tokens - 10))
 
 
-def span_seconds(cloud: CloudModel, length: int, rounds: int) -> float:
-    """Seconds of a forward over `length` tokens of one guided picture."""
+def span_seconds(cloud: CloudModel, length: int, guidance: float, rounds: int) -> float:
+    """Seconds of a forward over `length` tokens of one picture, two rows if it is guided."""
+    rows = 2 if guidance > 1 else 1
     words = cloud.condition_pair(list(range(2, 6)))
-    cache = cloud.new_cache(2)
-    for row in range(2):
+    cache = cloud.new_cache(rows)
+    for row in range(rows):
         cache.begin(row, words, row)
     length = min(length, cloud.tokens)
     start = min(_MIDDLE, cloud.tokens - length)
-    spans = [Span(row, start, np.zeros(length, np.int64)) for row in range(2)]
+    spans = [Span(row, start, np.zeros(length, np.int64)) for row in range(rows)]
     return _seconds(lambda: cloud.forward_spans(cache, spans), rounds)
 
 
-def tree_seconds(cloud: CloudModel, rounds: int) -> float:
-    """Seconds of a forward over a tree of 63 nodes of one guided picture, in fp32."""
+def tree_seconds(cloud: CloudModel, guidance: float, rounds: int) -> float:
+    """Seconds of a forward over a tree of 63 nodes of one picture, in fp32."""
     words = np.array([[0] * (cloud.caption_positions - 4) + [2, 3, 4, 5]])
-    branches = Branches.of_words(cloud.engine.transformer, words, 2.0)
+    branches = Branches.of_words(cloud.engine.transformer, words, guidance)
     branches.position = min(_MIDDLE, cloud.tokens - 1)
     tokens = np.zeros((1, 63), np.int64)
     parents = ((np.arange(63) - 1) // 2)[None].clip(ROOT)

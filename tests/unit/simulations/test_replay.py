@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from edge_agent.pace import Pace
+from simulations.evaluation.clock.drafting import window
 from simulations.evaluation.clock.link import FIVE_G, Link, request_bytes, response_bytes
-from simulations.evaluation.clock.replay import Story, alone, rounds, stream, wait, window
+from simulations.evaluation.clock.replay import Story, alone, rounds, stream, wait
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 
 DEVICE, CLOUD, RTT = 0.01, 0.1, 1.0
@@ -41,20 +43,20 @@ def test_stop_and_wait_pays_a_round_trip_for_every_question() -> None:
 
 def test_drafting_on_hides_what_is_verified_in_time() -> None:
     # One question at the start, verified while the window's drafts are made.
-    used = window(story("v" + "." * 15), COSTS, FREE)
+    used = window(story("v" + "." * 15), COSTS, FREE, Pace())
     assert used.seconds == pytest.approx(DEVICE + RTT + CLOUD)
     assert (used.device_steps, used.forwards, used.round_trips) == (16, 1, 1)
 
 
 def test_a_correction_costs_the_drafts_behind_it() -> None:
-    used = window(story("c" + "." * 15), COSTS, FREE)
+    used = window(story("c" + "." * 15), COSTS, FREE, Pace())
 
     assert used.seconds == pytest.approx(DEVICE + RTT + CLOUD + 15 * DEVICE)
     assert used.device_steps == 16 + 15
 
 
 def test_requests_behind_a_correction_are_not_run() -> None:
-    used = window(story("cv" + "." * 5), COSTS, FREE)
+    used = window(story("cv" + "." * 5), COSTS, FREE, Pace())
 
     # First both fly; the correction drops the second, which is asked about again.
     assert used.round_trips == 3
@@ -62,13 +64,30 @@ def test_requests_behind_a_correction_are_not_run() -> None:
 
 
 def test_the_window_stops_the_device() -> None:
-    used = window(story("v" + "." * 40), COSTS, FREE)
+    used = window(story("v" + "." * 79), COSTS, FREE, Pace())
 
-    assert used.seconds == pytest.approx(DEVICE + RTT + CLOUD + 25 * DEVICE)
+    assert used.seconds == pytest.approx(DEVICE + RTT + CLOUD + (80 - 64) * DEVICE)
+
+
+def test_a_device_whose_drafts_never_stand_stops_and_waits() -> None:
+    told, pace = story("c" * 20), Pace()
+    used = [window(told, COSTS, FREE, pace) for _ in range(3)]
+
+    stopping = wait(told, COSTS, FREE)
+    assert used[0].device_steps > used[2].device_steps == stopping.device_steps == 20
+    assert used[2].seconds == pytest.approx(stopping.seconds)
+
+
+def test_a_device_whose_drafts_stand_asks_about_many_at_once() -> None:
+    told, pace = story("v" * 60), Pace()
+    used = [window(told, COSTS, FREE, pace) for _ in range(3)]
+
+    assert used[2].round_trips < 12
+    assert used[2].seconds < 0.2 * wait(told, COSTS, FREE).seconds
 
 
 def test_an_amended_token_is_found_by_the_next_request() -> None:
-    used = window(story(".a.v."), COSTS, FREE)
+    used = window(story(".a.v."), COSTS, FREE, Pace())
 
     # The request for position 3 finds the change at 1; after that 3 is asked about again.
     assert used.forwards == 2
