@@ -27,7 +27,7 @@ def sampling(command: Command) -> Command:
     """Add the options of the sampling a family is released with."""
     for name, default, text in (
         ("--top-k", 0, "Codes kept; 0 keeps all."),
-        ("--temperature", 0.6, "Divides the logits."),
+        ("--temperature", 0.3, "Divides the logits."),
         ("--guidance", 1.0, "Weight of the caption; 1 is none."),
     ):
         command = click.option(name, default=default, show_default=True, help=text)(command)
