@@ -69,13 +69,14 @@ def test_a_killed_hub_and_a_locked_database_lose_nothing(tmp_path: Path) -> None
             "name": "few",
             "about": "Two real agents, one hub.",
             "devices": 2,
-            "seconds": 10.0,
+            "seconds": 18.0,
             "arrivals": {"law": "steady", "per_minute": 10},
             "generation": PATIENT,
             "faults": [
                 {"kind": "stop-database", "at_s": 1.0, "for_s": 3.0},
                 {"kind": "kill-worker", "worker": 0, "at_s": 5.0, "for_s": 1.0},
-                {"kind": "kill-broker", "at_s": 8.0, "for_s": 1.0},
+                # Late enough for a hub that starts slowly: it ends where it finds no broker.
+                {"kind": "kill-broker", "at_s": 16.0, "for_s": 1.0},
             ],
         },
         source="a test",

@@ -29,7 +29,8 @@ from fleet.ids import NodeId
 from fleet.protocol.messages import GenerationRecord
 from tests.unit.cloud_hub.records import record
 
-NOW = datetime(2026, 12, 1, 8, 30, tzinfo=UTC)
+# `query drift` looks at the last day.
+NOW = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
 TOKENS = 64
 DERIVED = {"pictures", "calls", "fallbacks"}
 

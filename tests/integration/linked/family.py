@@ -15,7 +15,7 @@ def make_bundle(work: Path, model: Path, captions: list[str], *more: str) -> Non
     common = ["--work", str(work), "--model", str(model)]
     rule = ["--guidance", "2", "--top-k", "0"]
     _run("draw", *common, "--captions", str(work / CAPTIONS_FILE), "--batch", "10", *rule)
-    _run("train", *common, "--minutes", "0.05", "--batch", "4", "--positions", "8")
+    _run("train", *common, "--minutes", "0.12", "--batch", "4", "--positions", "8")
     _run("export", *common, "--key", str(work / "key.pem"), "--pictures", "2", *rule, *more)
 
 
