@@ -37,6 +37,7 @@ def evaluate(order: Order, stage: Stage) -> None:
     choose the sampling rules, `study` draws and compares.
     """
     check_names(order.methods)
+    commit()  # before anything is written
     pictures = load_pictures(order.work)
     chosen = chosen_captions(pictures, order.pictures, order.seeds)
     console = Console(width=200)

@@ -1,11 +1,16 @@
 """Which state of the code made a table."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def commit() -> str:
-    """The commit of this checkout, with a plus where files differ from it; empty outside git."""
+    """The commit of this checkout, with a plus where files differ from it; empty outside git.
+
+    Looked up once, so that what a program writes into the checkout does not count.
+    """
     folder = Path(__file__).parent
     try:
         found = _git(folder, "rev-parse", "--short=12", "HEAD")
