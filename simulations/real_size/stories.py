@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.errors import InvalidInputError
+from fleet.errors import InvalidInputError, OutputError
 from simulations.evaluation.catalogue import OURS, Setting, Shipped, method
 from simulations.evaluation.clock.replay import Story
 from simulations.evaluation.decoder import decode
@@ -83,13 +83,21 @@ def _draw(family: Family, each: Method, captions: Sequence[str]) -> Recorded:
 
 
 def save(path: Path, recorded: Sequence[Recorded]) -> None:
-    """Write what was recorded."""
+    """Write what was recorded.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
     arrays: dict[str, NDArray[np.generic]] = {}
     for index, each in enumerate(recorded):
         header = [each.name, each.exchange, str(each.levels), str(each.prefix)]
         arrays[f"{index}_method"] = np.array(header)
         arrays[f"{index}_decisions"], arrays[f"{index}_sent"] = each.decisions, each.sent
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    try:
+        with path.open("wb") as file:  # given a name, numpy would add a suffix to it
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load(path: Path) -> list[Recorded]:

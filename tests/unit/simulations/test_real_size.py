@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.errors import CapacityError, InvalidInputError
+from fleet.errors import CapacityError, InvalidInputError, OutputError
 from fleet.models.formats.llamagen import Size
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 from simulations.evaluation.methods import Exchange
@@ -80,14 +80,20 @@ def test_a_slower_link_takes_longer(rows: dict[str, bench.RealSize]) -> None:
     assert waiting.cloud_s < waiting.wifi_s < waiting.five_g_s < waiting.four_g_s
 
 
-def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
-    stories.save(tmp_path / "stories.npz", [ALONE, TREES])
+@pytest.mark.parametrize("name", ["stories.npz", "stories"])
+def test_what_was_recorded_is_read_again(tmp_path: Path, name: str) -> None:
+    stories.save(tmp_path / name, [ALONE, TREES])
 
-    alone, trees = stories.load(tmp_path / "stories.npz")
+    alone, trees = stories.load(tmp_path / name)
 
     assert (trees.name, trees.exchange, trees.levels) == ("trees", "rounds", 4)
     assert np.array_equal(alone.decisions, ALONE.decisions)
     assert np.array_equal(trees.sent, TREES.sent)
+
+
+def test_stories_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written: No such file"):
+        stories.save(tmp_path / "nowhere" / "stories", [ALONE])
 
 
 def test_a_file_without_decisions_is_refused(tmp_path: Path) -> None:
