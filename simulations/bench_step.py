@@ -23,7 +23,8 @@ from fleet.models.torch_model import CloudModel
 
 CAPTION = "google: red heart"
 COMPANY = 16
-_WARM_UP = 5
+_WARM_UP = 5  # steps of every turn that do not count
+_TURN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,19 @@ def bench(models: Path, *, rounds: int) -> list[StepCost]:
     cloud = CloudModel.load(models / CLOUD_FOLDER)
     bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
     rows = 2 if bundle.manifest.sampling.guidance > 1 else 1
-    alone, crowd = (_cloud_times(cloud, count, rows, rounds) for count in (1, COMPANY))
-    base = statistics.median(alone)
-    subjects = {
-        "device step": _device_times(bundle, rounds),
-        "cloud step, 1 picture": alone,
-        f"cloud step, {COMPANY} pictures, each": [value / COMPANY for value in crowd],
+    alone, crowd = "cloud step, 1 picture", f"cloud step, {COMPANY} pictures, each"
+    steps = {
+        "device step": _device_step(bundle),
+        alone: _cloud_step(cloud, 1, rows),
+        crowd: _cloud_step(cloud, COMPANY, rows),
     }
-    return [_cost(name, values, base) for name, values in subjects.items()]
+    times = _times(steps, rounds)
+    times[crowd] = [value / COMPANY for value in times[crowd]]
+    base = statistics.median(times[alone])
+    return [_cost(name, values, base) for name, values in times.items()]
 
 
-def _device_times(bundle: Bundle, rounds: int) -> list[float]:
+def _device_step(bundle: Bundle) -> Callable[[int], None]:
     device, manifest = DeviceModel.load(bundle), bundle.manifest
     state = device.begin(
         device.vocabulary.encode(CAPTION),
@@ -70,10 +73,10 @@ def _device_times(bundle: Bundle, rounds: int) -> list[float]:
         nonlocal token
         token = device.step(state, index % manifest.tokens, token).token
 
-    return _times(step, rounds)
+    return step
 
 
-def _cloud_times(cloud: CloudModel, pictures: int, rows: int, rounds: int) -> list[float]:
+def _cloud_step(cloud: CloudModel, pictures: int, rows: int) -> Callable[[int], None]:
     words = np.arange(2, 6)
     condition = cloud.condition_pair([int(word) for word in words])
     cache = cloud.new_cache(rows * pictures)
@@ -85,17 +88,23 @@ def _cloud_times(cloud: CloudModel, pictures: int, rows: int, rounds: int) -> li
         position = index % (cloud.tokens - 1)
         cloud.forward_spans(cache, [Span(row, position, tokens) for row in range(rows * pictures)])
 
-    return _times(step, rounds)
+    return step
 
 
-def _times(step: Callable[[int], None], rounds: int) -> list[float]:
-    """Milliseconds of each of `rounds` steps, after some to warm up."""
-    times = []
-    for index in range(rounds + _WARM_UP):
-        begun = time.process_time()
-        step(index)
-        times.append((time.process_time() - begun) * 1000)
-    return times[_WARM_UP:]
+def _times(steps: dict[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of `rounds` steps of each subject, after some to warm up.
+
+    Subjects take turns of a few steps, so that a slow minute of the machine slows all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(0, rounds, _TURN):
+        for name, step in steps.items():
+            for index in range(-_WARM_UP, min(_TURN, rounds - turn)):
+                begun = time.process_time()
+                step(turn + max(index, 0))
+                if index >= 0:
+                    times[name].append((time.process_time() - begun) * 1000)
+    return times
 
 
 def _cost(subject: str, times: list[float], base: float) -> StepCost:
