@@ -36,8 +36,8 @@ from simulations.real_size.times import Times
 
 CODES, GRID, RANK = 16_384, 16, 32
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# The bar of the project: cloud-only's cloud time over ours, at no more than that share of calls.
 _GUIDED = 2.0  # any guidance above 1 costs the same: two rows a picture
+# The bar of the project: cloud-only's cloud time over ours, at no more than that share of calls.
 BAR_SIZE, BAR_RATIO, BAR_CALLS = "XL", 2.18, 0.30
 ASSUMPTIONS = """\
 What replaying assumes:
