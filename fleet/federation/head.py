@@ -53,6 +53,7 @@ def changed(head: HeadWeights, directions: NDArray[np.float32], change: Arrays) 
         head.radius_down,
         head.radius_up + change["radius"].astype(np.float32),
         head.radius_bias + change["radius_bias"].astype(np.float32),
+        head.center_bias,
     )
 
 
@@ -75,6 +76,7 @@ class HeadChange(nn.Module):
             "down": torch.tensor(head.radius_down),
             "radius": torch.tensor(head.radius_up),
             "bias": torch.tensor(head.radius_bias),
+            "center_bias": torch.tensor(head.center_bias),
         }
         self.directions = torch.from_numpy(directions)
         self.center = _parameter(change["center"])
@@ -86,6 +88,8 @@ class HeadChange(nn.Module):
         base = self.base
         features = guided @ self.directions.T if len(self.directions) else guided
         center = guided @ base["center"].T + features @ self.center.T
+        if len(base["center_bias"]):
+            center = center + base["center_bias"]
         narrow = hidden @ base["down"].T if len(base["down"]) else hidden
         before = narrow @ (base["radius"] + self.radius).T + base["bias"] + self.radius_bias
         return center, F.softplus(before).clamp(max=MAX_RADIUS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.decoding.sampling import guide
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.transformer import Transformer
 
 Tokens = NDArray[np.int64]
@@ -23,29 +23,34 @@ class Branches:
     """A model at work on B pictures.
 
     Attributes:
-        keys, values: [L, rows, H, 1 + T, head_dim]; cell 0 is the caption, cell p + 1 position p.
-        bias: [rows, 1, 1, 1 + T], of the attention: the caption's cell counts for all its words.
+        cells: [L, 2 (keys, values), rows, H, C + T, head_dim]; the first C (one, or those of a
+            prompt) are the caption's, cell C + p is that of position p.
+        bias: [rows, 1, 1, C + T], of the attention: a collapsed caption's cell counts for all its
+            words, and a prompt's padding for nothing.
         sketch: [rows, T, D], what the captions add to the embeddings, of a model that sketches.
         position: The position whose law `logits` gives.
     """
 
-    def __init__(self, transformer: Transformer, condition: Condition, guidance: float) -> None:
+    def __init__(
+        self, transformer: Transformer, condition: Condition | Prompt, guidance: float
+    ) -> None:
         """Begin with conditions of 2B rows under guidance, those without captions last; else B."""
         config, rows, where = transformer.config, len(condition.start), condition.start.device
         self.transformer = transformer
         self.guidance = guidance
         self.count = rows // 2 if guidance > 1 else rows
         self.position = 0
-        shape = (config.n_layer, rows, config.n_head, 1 + config.n_token, config.head_dim)
+        self.lead = config.lead
+        shape = (config.n_layer, 2, rows, config.n_head, self.lead + config.n_token)
         with torch.inference_mode():
             kind = condition.start.dtype
-            self.keys = torch.zeros(shape, dtype=kind, device=where)
-            self.values = torch.zeros_like(self.keys)
-            self.values[:, :, :, 0] = condition.value
-            self.bias = torch.zeros(rows, 1, 1, 1 + config.n_token, dtype=kind, device=where)
-            self.bias[:, 0, 0, 0] = condition.log_n
+            self.cells = torch.zeros((*shape, config.head_dim), dtype=kind, device=where)
+            self.cells[..., : self.lead, :] = condition.cells
+            self.bias = torch.zeros(rows, 1, 1, shape[-1], dtype=kind, device=where)
+            self.bias[:, 0, 0, : self.lead] = condition.bias
+        self._condition = condition
         self._hidden = condition.start  # [rows, D]
-        self.sketch = condition.sketch  # [rows, T, D]
+        self.sketch = condition.sketch if isinstance(condition, Condition) else None
 
     @classmethod
     @torch.inference_mode()
@@ -86,17 +91,16 @@ class Branches:
     @torch.inference_mode()
     def push(self, tokens: Tokens, added: Tensor | None = None) -> None:
         """Go on by one token a picture [B], with `added` [B, D] on its embedding."""
-        model, cell = self.transformer, self.position + 1
+        model, cell = self.transformer, self.lead + self.position
         ids = torch.from_numpy(tokens).to(self._hidden.device).repeat(self.branches)[:, None]
         more = None if added is None else added.repeat(self.branches, 1)[:, None]
         x = model.embed(ids, more)
         if self.sketch is not None:
             x = x + self.sketch[:, self.position, None]
-        rotation = model.rotation[model.config.caption_length + self.position][None]
+        rotation = model.turns(self._condition, self.position, 1)
         bias = self.bias[..., : cell + 1]
-        for layer, block in enumerate(model.blocks):
+        for block, (keys, values) in zip(model.blocks, self.cells, strict=True):
             q, k, v = block.project(x, rotation)
-            keys, values = self.keys[layer], self.values[layer]
             keys[:, :, cell], values[:, :, cell] = k[:, :, 0], v[:, :, 0]
             mixed = F.scaled_dot_product_attention(
                 q, keys[:, :, : cell + 1], values[:, :, : cell + 1], attn_mask=bias

@@ -1,5 +1,6 @@
 """What a picture is made from: a class, a caption's features or a prompt's tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,16 @@ class Condition:
         sketched = 0 if self.sketch is None else self.sketch.nbytes
         return self.value.nbytes + self.start.nbytes + sketched
 
+    @property
+    def cells(self) -> Tensor:
+        """Return what stands before the image's cells in a cache [L, 2, B, H, 1, head_dim]."""
+        return torch.stack([torch.zeros_like(self.value), self.value], dim=1)[..., None, :]
+
+    @property
+    def bias(self) -> Tensor:
+        """Return the attention bias of `cells` [B, 1]."""
+        return self.log_n[:, None]
+
     def at(self, rows: Tensor) -> "Condition":
         """Return the conditions of some rows."""
         sketch = None if self.sketch is None else self.sketch[rows]
@@ -40,6 +51,38 @@ class Prompt:
     def nbytes(self) -> int:
         """Return the memory that it takes."""
         return self.rows.nbytes + self.start.nbytes
+
+    @property
+    def cells(self) -> Tensor:
+        """Return what stands before the image's cells in a cache [L, 2, B, H, C, head_dim]."""
+        return self.rows
+
+    @property
+    def bias(self) -> Tensor:
+        """Return the attention bias of `cells` [B, C]: padding is not seen."""
+        return self.start.new_zeros(self.valid.shape).masked_fill(~self.valid, float("-inf"))
+
+    @property
+    def valid(self) -> Tensor:
+        """Return which cells hold a token [B, C]."""
+        cells = self.rows.shape[4]
+        return torch.arange(cells, device=self.lengths.device) >= cells - self.lengths[:, None]
+
+    def at(self, rows: Tensor) -> "Prompt":
+        """Return the prompts of some rows."""
+        return Prompt(self.rows[:, :, rows], self.lengths[rows], self.start[rows])
+
+
+def joined(parts: Sequence[Condition | Prompt]) -> Condition | Prompt:
+    """Return conditions of one kind and without sketches as one batch."""
+    start = torch.cat([part.start for part in parts])
+    collapsed = [part for part in parts if isinstance(part, Condition)]
+    if collapsed:
+        values = torch.cat([part.value for part in collapsed], dim=1)
+        return Condition(values, torch.cat([part.log_n for part in collapsed]), start)
+    prompts = [part for part in parts if isinstance(part, Prompt)]
+    rows = torch.cat([part.rows for part in prompts], dim=2)
+    return Prompt(rows, torch.cat([part.lengths for part in prompts]), start)
 
 
 class CaptionProjection(nn.Module):

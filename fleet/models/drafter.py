@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fleet.errors import InvalidInputError
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.interval_head import IntervalHead
-from fleet.models.layers import Attention, FeedForward, RMSNorm, TransformerBlock
+from fleet.models.layers import Attention, FeedForward, TransformerBlock
 from fleet.models.masks import span_bias
-from fleet.models.transformer import Transformer, TransformerConfig, rotation_of
+from fleet.models.transformer import Transformer, TransformerConfig, output_norm, rotation_of
 from fleet.protocol.condition import SentCondition
 
 # What stays as the cloud has it, and is neither trained nor stored with what is.
@@ -33,9 +33,18 @@ class Start:
     state: Tensor  # [B, D], the cloud's state that predicts the first token
 
     @classmethod
-    def of(cls, condition: Condition) -> "Start":
-        """Take from a cloud model's condition what a drafter needs."""
-        return cls(condition.value[-1].flatten(1), condition.log_n, condition.start)
+    def of(cls, condition: Condition | Prompt) -> "Start":
+        """Take from a cloud model's condition what a drafter needs.
+
+        A prompt does not collapse: the mean of its values in the cloud's last layer stands for it,
+        as one position that counts once.
+        """
+        if isinstance(condition, Condition):
+            return cls(condition.value[-1].flatten(1), condition.log_n, condition.start)
+        valid = condition.valid[:, None, :, None]  # [B, 1, C, 1]
+        summed = (condition.rows[-1, 1] * valid).sum(dim=2)  # [B, H, hd]
+        mean = summed / condition.lengths[:, None, None].type_as(summed)
+        return cls(mean.flatten(1), torch.zeros_like(mean[:, 0, 0]), condition.start)
 
     @property
     def sent(self) -> SentCondition:
@@ -60,9 +69,10 @@ class DrafterBody(nn.Module):
         self.tok_embeddings = nn.Embedding(config.vocab_size, dim)
         self.fc = nn.Linear(2 * dim, dim, bias=False)
         self.condition = nn.Linear(dim, dim, bias=False)
-        attention, feed_forward = Attention(dim, config.n_head), FeedForward(dim, config.ffn)
+        attention = Attention(dim, config.n_head, qk_norm=config.qk_norm)
+        feed_forward = FeedForward(dim, config.ffn)
         self.block = TransformerBlock(attention, feed_forward, eps=config.norm_eps, dropout=0.0)
-        self.norm = RMSNorm(dim, config.norm_eps)
+        self.norm = output_norm(config)
         self.register_buffer("rotation", rotation_of(config), persistent=False)
 
     def forward(self, tokens: Tensor, states: Tensor, start: Start) -> Tensor:
@@ -79,7 +89,7 @@ class DrafterBody(nn.Module):
         q, k, v = self.block.project(x, self.rotation[first : first + length])
         keys = torch.cat([torch.zeros_like(k[:, :, :1]), k], dim=2)
         values = torch.cat([self.virtual(start.value).type_as(v), v], dim=2)
-        bias = span_bias(start.log_n, 0, length).type_as(q)
+        bias = span_bias(start.log_n[:, None], 0, length).type_as(q)
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
         hidden: Tensor = self.norm(self.block.finish(x, mixed))
         return hidden
@@ -114,31 +124,45 @@ class Drafter(nn.Module):
     def __init__(self, config: TransformerConfig, rank: int) -> None:
         super().__init__()
         self.body = DrafterBody(config)
-        self.head = IntervalHead(nn.Linear(config.dim, config.vocab_size, bias=False), rank)
+        center = nn.Linear(config.dim, config.vocab_size, bias=bool(config.head_hidden))
+        self.head = IntervalHead(center, rank)
 
     @classmethod
     def of(cls, cloud: Transformer, rank: int) -> "Drafter":
         """Make a drafter of a cloud model's tables, last layer and norm, in fp32.
 
         Raises:
-            InvalidInputError: The model reads prompts of text tokens, which have no virtual value.
+            InvalidInputError: The model's states are of another width than its layers.
         """
-        if cloud.config.has_prompt:
+        config = cloud.config
+        if config.head_hidden not in (0, config.dim):
             raise InvalidInputError(
-                "a drafter is made for models of classes or captions; this one reads prompts"
+                f"a drafter's states are as wide as its layer: {config.dim} numbers, not"
+                f" {config.head_hidden}"
             )
-        drafter = cls(replace(cloud.config, n_layer=1), rank)
+        drafter = cls(replace(config, n_layer=1), rank)
         body, tables = drafter.body, (drafter.body.tok_embeddings, drafter.head.center)
         sources = (cloud.tok_embeddings, cloud.output, cloud.blocks[-1], cloud.norm)
         for own, source in zip((*tables, body.block, body.norm), sources, strict=True):
             own.load_state_dict(source.state_dict())
         with torch.no_grad():
             nn.init.eye_(body.condition.weight)
-            # Token and state count alike at first: a stream inside the cloud holds both.
-            body.fc.weight.copy_(torch.eye(cloud.config.dim).repeat(1, 2))
+            # Token and state count alike at first: a stream inside the cloud holds both. Behind a
+            # hidden layer a state is no such stream, and enters as it is learned.
+            body.fc.weight.copy_(torch.eye(config.dim).repeat(1, 2))
+            if config.head_hidden:
+                body.fc.weight[:, config.dim :].zero_()
         for table in tables:
             table.requires_grad_(False)
         return drafter
+
+    @torch.no_grad()
+    def all_states(self, tokens: Tensor, start: Start) -> Tensor:
+        """Return the states [B, T, D] that predict each of a picture's tokens, all its own."""
+        before, first = tokens[:, :-1], start.state[:, None].float()
+        nothing = first.expand(-1, before.shape[1], -1)
+        states = self.body.own_states(before, nothing, start, before.shape[1])
+        return torch.cat([first, self.body(before, states, start)], dim=1)
 
     def trained(self) -> dict[str, Tensor]:
         """Return the weights that are not the cloud's."""

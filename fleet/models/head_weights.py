@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,27 @@ from fleet.errors import BundleError, InvalidInputError
 
 Floats = NDArray[np.float32]
 
-_ARRAYS = ("center", "radius_down", "radius_up", "radius_bias")
+_ARRAYS = ("center", "radius_down", "radius_up", "radius_bias", "center_bias")
+_OFTEN_NONE = _ARRAYS[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadWeights:
-    """An interval head: center logits W·h, radii softplus(U·(D·h) + b).
+    """An interval head: center logits W·h + c, radii softplus(U·(D·h) + b).
 
     Attributes:
         center: W [V, D].
         radius_down: D [R, D], or [0, D] where the radius has a full matrix.
         radius_up: U [V, R], or [V, D].
         radius_bias: b [V].
+        center_bias: c [V], or [0] where the output layer has none.
     """
 
     center: Floats
     radius_down: Floats
     radius_up: Floats
     radius_bias: Floats
+    center_bias: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __post_init__(self) -> None:
         codes, dim = self.center.shape
@@ -40,6 +43,8 @@ class HeadWeights:
         found = (self.radius_down.shape, self.radius_up.shape, self.radius_bias.shape)
         if found != wanted:
             raise InvalidInputError(f"radius weights of shapes {found}, not {wanted}")
+        if self.center_bias.shape not in ((0,), (codes,)):
+            raise InvalidInputError(f"a center bias of {self.center_bias.shape}, not {(codes,)}")
 
     @property
     def vocab_size(self) -> int:
@@ -93,7 +98,8 @@ class HeadWeights:
         """
         try:
             with np.load(BytesIO(data), allow_pickle=False) as arrays:
-                return cls(*(arrays[name].astype(np.float32) for name in _ARRAYS))
+                names = [name for name in _ARRAYS if name != _OFTEN_NONE or name in arrays]
+                return cls(*(arrays[name].astype(np.float32) for name in names))
         except (OSError, KeyError, ValueError) as error:
             raise InvalidInputError("these are not the weights of a head") from error
 
@@ -108,9 +114,9 @@ def head_of(graph: bytes) -> HeadWeights:
     try:
         center = found["head.center.weight"]
         down = found.get("head.radius_down.weight", np.zeros((0, center.shape[1]), np.float32))
-        return HeadWeights(
-            center, down, found["head.radius_up.weight"], found["head.radius_up.bias"]
-        )
+        up, bias = found["head.radius_up.weight"], found["head.radius_up.bias"]
+        center_bias = found.get("head.center.bias", np.zeros(0, np.float32))
+        return HeadWeights(center, down, up, bias, center_bias)
     except KeyError as error:
         raise BundleError(f"the step graph has no {error.args[0]}: export it again") from error
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
-from fleet.errors import InvalidInputError
+from fleet.errors import BundleError, InvalidInputError, OutputError
 from fleet.models.caption import Captions, ClassCaptions
 from fleet.models.caption_features import (
     FeatureCache,
@@ -17,6 +20,7 @@ from fleet.models.caption_features import (
     FeatureSource,
     T5Encoder,
 )
+from fleet.models.checkpoint import load_weights
 from fleet.models.conditions import Condition, Prompt
 from fleet.models.drafter import Start
 from fleet.models.formats.chameleon import Vocabulary, load_chameleon
@@ -27,8 +31,9 @@ from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.interval_feature import IntervalFeature
 from fleet.models.linked_config import DTYPES, CaptionSource, Kind, LinkedConfig
 from fleet.models.prompts import PromptCaptions, PromptStyle
+from fleet.models.signing import read_file, replace_file
 from fleet.models.spans import SpanEngine
-from fleet.models.torch_model import CloudModel
+from fleet.models.torch_model import INTERVAL_FEATURE, CloudModel
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.protocol.condition import pack_condition
 
@@ -64,9 +69,7 @@ class LinkedModel(CloudModel):
                 raise TypeError(f"no condition is made of {type(other).__name__}")
 
     def told(self, condition: Condition | Prompt) -> bytes:
-        """See `CloudModel.told`; a prompt does not collapse, so there is nothing short to tell."""
-        if isinstance(condition, Prompt):
-            return b""
+        """See `CloudModel.told`."""
         return pack_condition(Start.of(condition).sent)
 
 
@@ -82,10 +85,30 @@ def load_linked(folder: Path, device: str = "cpu") -> LinkedModel:
         stamp.check()
     transformer = read_transformer(config)
     captions = captions_of(config, transformer.config, folder)
-    # No interval feature was trained for it: a fresh one adds exactly nothing.
-    feature = IntervalFeature(transformer.config.dim).to(device).eval()
+    # A fresh one adds exactly nothing.
+    feature = IntervalFeature(transformer.config.dim)
+    if config.interval_feature is not None:
+        _fill(feature, folder, config.interval_feature)
     engine = SpanEngine(transformer.to(device))
-    return LinkedModel(config.family, config.version, engine, feature, captions)
+    return LinkedModel(config.family, config.version, engine, feature.to(device).eval(), captions)
+
+
+def add_interval_feature(folder: Path, feature: IntervalFeature) -> LinkedConfig:
+    """Put a trained feature into a linked model's folder, which makes it another version.
+
+    Raises:
+        BundleError: The configuration is wrong.
+        OutputError: The folder cannot be written.
+    """
+    config = LinkedConfig.read(folder)
+    content = save({name: value.contiguous() for name, value in feature.state_dict().items()})
+    try:
+        replace_file(folder / INTERVAL_FEATURE, content)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
+    config = config.model_copy(update={"interval_feature": sha256(content).hexdigest()})
+    config.write(folder)
+    return config
 
 
 def read_transformer(config: LinkedConfig) -> Transformer:
@@ -158,6 +181,17 @@ def captions_of(config: LinkedConfig, sizes: TransformerConfig, folder: Path) ->
         encoder = T5Encoder(source.path, sizes.caption_length)
         features = FeatureCache(encoder, folder / _CAPTION_CACHE)
     return FeatureCaptions(features, sizes.caption_length, sizes.caption_dim)
+
+
+def _fill(feature: IntervalFeature, folder: Path, expected: str) -> None:
+    path = folder / INTERVAL_FEATURE
+    content = read_file(path)
+    if sha256(content).hexdigest() != expected:
+        raise BundleError(f"{path} is not what was exported: export the drafter again")
+    try:
+        load_weights(feature, load(content))
+    except (SafetensorError, InvalidInputError) as error:
+        raise BundleError(f"{path} does not hold the weights it should: {error}") from error
 
 
 def _source(config: LinkedConfig) -> CaptionSource:

@@ -99,14 +99,16 @@ class LinkedConfig(BaseModel):
     dtype: DtypeName
     captions: CaptionSource | None = None  # None: classes
     prompt_length: int | None = None  # positions of a prompt, where captions are prompts
+    interval_feature: str | None = None  # SHA-256 of the file beside it, once one was trained
 
     @property
     def version(self) -> ModelVersion:
         """The version of the model: a hash of what it is made of, wherever that lies."""
         places = {"weights": {"path", "modified_ns"}, "tokenizer": {"path", "modified_ns"}}
         made_of = self.model_dump(mode="json", exclude={**places, "captions": True})
-        if self.prompt_length is None:  # as before there were prompts
-            del made_of["prompt_length"]
+        for added_later in ("prompt_length", "interval_feature"):
+            if made_of[added_later] is None:  # as before there was such a field
+                del made_of[added_later]
         return content_version({CONFIG: json.dumps(made_of).encode()})
 
     @classmethod

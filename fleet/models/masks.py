@@ -25,9 +25,12 @@ def prefix_bias(valid: Tensor, length: int, weight: int) -> Tensor:
     return bias.masked_fill(~prefix_mask(valid, length), float("-inf"))
 
 
-def span_bias(log_n: Tensor, past: int, length: int) -> Tensor:
-    """Return the attention bias [B, 1, length, 1 + past + length] of a span after `past` rows."""
-    causal = torch.full((length, length), float("-inf"), device=log_n.device).triu(1)
-    seen = F.pad(causal, (past, 0))[None, None].expand(log_n.shape[0], 1, -1, -1)
-    virtual = log_n[:, None, None, None].expand(-1, 1, length, 1)
-    return torch.cat([virtual, seen], dim=-1)
+def span_bias(lead: Tensor, past: int, length: int) -> Tensor:
+    """Return the attention bias [B, 1, length, C + past + length] of a span after `past` rows.
+
+    `lead` [B, C] is that of the condition's cells.
+    """
+    causal = torch.full((length, length), float("-inf"), device=lead.device).triu(1)
+    seen = F.pad(causal, (past, 0))[None, None].expand(len(lead), 1, -1, -1)
+    first = lead[:, None, None].expand(-1, 1, length, -1)
+    return torch.cat([first, seen.type_as(first)], dim=-1)

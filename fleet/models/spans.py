@@ -88,18 +88,13 @@ class KVCache:
         What the last picture left is cleared: its cells are masked, but 0 · NaN is NaN.
         """
         self.cells[:, :, row] = 0
-        if isinstance(condition, Condition):
-            self.cells[:, 1, row, :, 0] = condition.value[:, index]
-            if self.sketch is not None and condition.sketch is not None:
-                first = row * self.places
-                self.sketch[first : first + self.places] = condition.sketch[index]
-            self.bias[row, 0] = float(condition.log_n[index])
-            return
-        length = int(condition.lengths[index])
-        self.cells[:, :, row, :, : self.lead] = condition.rows[:, :, index]
-        self.bias[row] = 0
-        self.bias[row, : self.lead - length] = -np.inf
-        self.offsets[row] = length
+        self.cells[:, :, row, :, : self.lead] = condition.cells[:, :, index]
+        self.bias[row] = condition.bias[index].float().cpu()
+        if isinstance(condition, Prompt):
+            self.offsets[row] = int(condition.lengths[index])
+        elif self.sketch is not None and condition.sketch is not None:
+            first = row * self.places
+            self.sketch[first : first + self.places] = condition.sketch[index]
 
 
 class SpanEngine:

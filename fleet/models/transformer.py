@@ -101,11 +101,9 @@ class Transformer(nn.Module):
         self.cls_embedding = _condition_embedding(config)
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(_block(config) for _ in range(config.n_layer))
-        self.norm: nn.Module = RMSNorm(config.dim, config.norm_eps)
-        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        if config.head_hidden:
-            self.norm = HiddenHead(config.dim, config.head_hidden, config.norm_eps)
-            self.output = nn.Linear(config.head_hidden, config.vocab_size)
+        self.norm = output_norm(config)
+        width, has_bias = config.head_hidden or config.dim, bool(config.head_hidden)
+        self.output = nn.Linear(width, config.vocab_size, bias=has_bias)
         self.sketch: CaptionSketch | None = None
         if config.sketch_slots:
             sizes = config.n_word, config.sketch_slots, config.sketch_width
@@ -251,29 +249,51 @@ class Transformer(nn.Module):
         self,
         tokens: Tensor,  # [B, T], the tokens at positions P to P + T - 1 of the image
         past: Tensor,  # [L, 2, B, H, P, head_dim], keys and values of the tokens before
-        condition: Condition,
+        condition: Condition | Prompt,
         input_feature: Tensor | None = None,  # [B, T, D]
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [B, T, D] and the new rows [L, 2, B, H, T, head_dim].
 
         Hidden state i predicts the token at position P + i + 1.
         """
-        length = tokens.shape[1]
-        first = self.config.caption_length + past.shape[4]
-        rotation = self.rotation[first : first + length]
-        bias = span_bias(condition.log_n, past.shape[4], length)
+        length, first = tokens.shape[1], past.shape[4]
+        rotation = self.turns(condition, first, length)
+        bias = span_bias(condition.bias, first, length)
         x, rows = self.embed(tokens, input_feature), []
-        if condition.sketch is not None:
-            x = x + condition.sketch[:, past.shape[4] : past.shape[4] + length]
-        for block, before, value in zip(self.blocks, past, condition.value, strict=True):
+        if isinstance(condition, Condition) and condition.sketch is not None:
+            x = x + condition.sketch[:, first : first + length]
+        for block, before, lead in zip(self.blocks, past, condition.cells, strict=True):
             q, k, v = block.project(x, rotation)
             rows.append(torch.stack([k, v]))
-            keys = torch.cat([torch.zeros_like(k[:, :, :1]), before[0], k], dim=2)
-            values = torch.cat([value[:, :, None], before[1], v], dim=2)
+            keys = torch.cat([lead[0], before[0], k], dim=2)
+            values = torch.cat([lead[1], before[1], v], dim=2)
             mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias.type_as(q))
             x = block.finish(x, mixed)
         hidden: Tensor = self.norm(x)
         return hidden, torch.stack(rows)
+
+    def hidden_after(
+        self,
+        condition: Condition | Prompt,
+        tokens: Tensor,  # [B, T], the image's first tokens
+        input_feature: Tensor | None = None,  # [B, T, D]
+    ) -> Tensor:
+        """Return hidden states [B, T + 1, D] of tokens 0 to T."""
+        config = self.config
+        empty = condition.start.new_zeros(
+            config.n_layer, 2, len(tokens), config.n_head, 0, config.head_dim
+        )
+        hidden, _ = self.span(tokens, empty, condition, input_feature)
+        return torch.cat([condition.start[:, None], hidden], dim=1)
+
+    def turns(self, condition: Condition | Prompt, first: int, length: int) -> Tensor:
+        """Return the rotation [(B,) length, head_dim / 2, 2] of positions from `first` on."""
+        if isinstance(condition, Condition):
+            start = self.config.caption_length + first
+            return self.rotation[start : start + length]
+        # Positions count tokens: an image begins where its prompt ends.
+        places = torch.arange(first, first + length, device=self.rotation.device)
+        return self.rotation[condition.lengths[:, None] + places]
 
     def _added(
         self,
@@ -312,6 +332,13 @@ def _block(config: TransformerConfig) -> TransformerBlock:
         eps=config.norm_eps,
         dropout=config.dropout,
     )
+
+
+def output_norm(config: TransformerConfig) -> nn.Module:
+    """Return what makes of the last layer's output the state that predicts."""
+    if config.head_hidden:
+        return HiddenHead(config.dim, config.head_hidden, config.norm_eps)
+    return RMSNorm(config.dim, config.norm_eps)
 
 
 def rotation_of(config: TransformerConfig) -> Tensor:

@@ -8,15 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fleet.models.checkpoint import DeviceParts, load_checkpoint, load_weights, save_checkpoint
+from fleet.models.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from fleet.models.interval_feature import FeatureProjection, IntervalFeature
-from fleet.models.interval_head import feature_scalars, interval_law, scores
+from fleet.models.interval_head import (
+    IntervalHead,
+    IntervalLaw,
+    feature_scalars,
+    interval_law,
+    scores,
+)
 from fleet.models.transformer import Transformer, guide
 from fleet.prediction import SCORE_NAMES, ScoreName
 from fleet.training.budget import Bar, Budget, Curve, learning_rate_factor
-from fleet.training.examples import Batch, Examples
+from fleet.training.histories import History, Source
 from fleet.training.losses import divergence
 from fleet.training.sampling import SamplingRule, sample
+
+CHECKPOINT = "adapter.pt"
 
 BATCH = 16
 RATE = 2e-3
@@ -46,7 +54,7 @@ class LocalPolicy:
 class Drift:
     """A history in which local tokens are the device's draws, and what the device said of them."""
 
-    clean: Batch
+    clean: History
     withheld: Tensor  # [B], where the cloud sees no caption
     tokens: Tensor  # [B, T]
     local: Tensor  # [B, T]
@@ -56,45 +64,51 @@ class Drift:
 
 @dataclass
 class AdapterRun:
-    """The adapter in training: both halves, and the frozen models around them."""
+    """The adapter in training: both halves, and what is frozen around them."""
 
     cloud: Transformer
-    device: DeviceParts
+    head: IntervalHead
     codes: Tensor  # [V, d], unit length
     policy: LocalPolicy
     projection: FeatureProjection
     feature: IntervalFeature
+    batch: int = BATCH
 
     @classmethod
     def start(
-        cls, cloud: Transformer, device: DeviceParts, codes: Tensor, policy: LocalPolicy
+        cls,
+        cloud: Transformer,
+        head: IntervalHead,
+        codes: Tensor,
+        policy: LocalPolicy,
+        batch: int = BATCH,
     ) -> "AdapterRun":
         """Begin with an adapter that changes nothing."""
-        projection = FeatureProjection(device.transformer.config.dim)
-        feature = IntervalFeature(cloud.config.dim)
-        return cls(cloud.requires_grad_(False), device, codes, policy, projection, feature)
+        where = cloud.rotation.device
+        projection = FeatureProjection(head.center.in_features).to(where)
+        feature = IntervalFeature(cloud.config.dim).to(where)
+        cloud.requires_grad_(False)
+        return cls(cloud, head, codes.to(where), policy, projection, feature, batch)
 
     @torch.no_grad()
-    def drift(self, batch: Batch, withheld: Tensor, generator: torch.Generator) -> Drift:
+    def said(self, clean: History) -> tuple[Tensor, IntervalLaw, Tensor]:
+        """Return guided logits [B, T, V], their interval and all scores [B, T, 6]."""
+        count = len(clean.tokens)
+        center = self.head.center(clean.states).float()
+        guided = guide(center[:count], center[-count:], self.policy.sampling.guidance)
+        law = interval_law(guided, self.head.radius(clean.states[:count]))
+        return guided, law, scores(law, self.codes)
+
+    @torch.no_grad()
+    def drift(self, clean: History, withheld: Tensor, generator: torch.Generator) -> Drift:
         """Replace the local tokens of clean histories by guided draws of the device."""
-        hidden = self.device.transformer.hidden(batch.tokens[:, :-1], batch.captions)
-        center, radius = self.device.head(hidden)
-        center = self._guided(batch, center)
-        law = interval_law(center, radius)
-        all_scores = scores(law, self.codes)
+        guided, law, all_scores = self.said(clean)
         local = self.policy.decide(all_scores)
-        drawn = sample(center.flatten(0, 1), self.policy.sampling, generator)
-        tokens = torch.where(local, drawn.view_as(batch.tokens), batch.tokens)
+        drawn = sample(guided.flatten(0, 1), self.policy.sampling, generator)
+        tokens = torch.where(local, drawn.view_as(clean.tokens), clean.tokens)
         score = all_scores[..., SCORE_NAMES.index(self.policy.score)]
         scalars = feature_scalars(law, tokens, score, self.policy.threshold)
-        return Drift(batch, withheld, tokens, local, scalars, hidden)
-
-    def _guided(self, batch: Batch, center: Tensor) -> Tensor:
-        if self.policy.sampling.guidance <= 1:
-            return center
-        everywhere = torch.ones(len(batch.tokens), dtype=torch.bool)
-        _, without = self.device.transformer(batch.tokens[:, :-1], batch.captions, everywhere)
-        return guide(center, without, self.policy.sampling.guidance)
+        return Drift(clean, withheld, tokens, local, scalars, clean.states[: len(tokens)])
 
     def features(self, drift: Drift) -> Tensor:
         """Return the features [B, T, 48] before quantisation, zero where the token is not local."""
@@ -103,13 +117,17 @@ class AdapterRun:
 
     def loss(self, drift: Drift, *, switched_on: bool = True) -> Tensor:
         """Return the mean KL divergence from the cloud's law on the clean history."""
-        clean, captions = drift.clean.tokens[:, :-1], drift.clean.captions
+        count = len(drift.tokens)
+        rows = torch.arange(count, device=drift.tokens.device) + count * drift.withheld
+        condition = drift.clean.condition.at(rows)
         with torch.no_grad():
-            target = self.cloud(clean, captions, drift.withheld)[1].softmax(dim=-1)
+            hidden = self.cloud.hidden_after(condition, drift.clean.tokens[:, :-1])
+            target = self.cloud.output(hidden).float().softmax(dim=-1)
         added = None
         if switched_on:
             added = self.feature(self.feature.quantised(self.features(drift)))[:, :-1]
-        _, logits = self.cloud(drift.tokens[:, :-1], captions, drift.withheld, added)
+        hidden = self.cloud.hidden_after(condition, drift.tokens[:, :-1], added)
+        logits: Tensor = self.cloud.output(hidden).float()
         return divergence(target, logits.log_softmax(dim=-1)).mean()
 
     def parameters(self) -> list[Tensor]:
@@ -122,30 +140,30 @@ class AdapterRun:
             "projection": self.projection.state_dict(),
             "feature": self.feature.state_dict(),
             "cloud_dim": self.cloud.config.dim,
-            "device_dim": self.device.transformer.config.dim,
+            "device_dim": self.head.center.in_features,
             "policy": asdict(self.policy),
         }
         save_checkpoint(path, {**payload, **progress})
 
 
 def train_adapter(
-    work: Path, examples: Examples, run: AdapterRun, minutes: float, seed: int, bar: Bar
+    work: Path, source: Source, run: AdapterRun, minutes: float, seed: int, bar: Bar
 ) -> None:
     """Train, or go on training, `adapter.pt`; the curve is `adapter.jsonl`."""
     optimizer = torch.optim.AdamW(run.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
     budget, curve = Budget(minutes * 60), Curve(work / "adapter.jsonl")
-    path = work / "adapter.pt"
+    path = work / CHECKPOINT
     if path.exists():
         step = _resume(path, run, optimizer, budget)
     else:
         step = 0
-        _choose_scale(run, examples, seed)
+        _choose_scale(run, source, seed)
     curve.rewind(step)
     budget.tick()
     saved_s = budget.used_s
     while budget.tick() < 1.0:
         optimizer.param_groups[0]["lr"] = RATE * learning_rate_factor(budget.fraction, 0.03, 0.3)
-        loss = run.loss(_drift(run, examples, (seed, step)))
+        loss = run.loss(_drift(run, source, (seed, step)))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -153,12 +171,12 @@ def train_adapter(
         bar.show(budget.fraction, f"step {step} kl {float(loss.detach()):.4f}")
         if budget.used_s - saved_s > SAVE_EVERY_S:
             saved_s = budget.used_s
-            curve.append(step=step, s=saved_s, **check_adapter(run, examples))
+            curve.append(step=step, s=saved_s, **check_adapter(run, source))
             run.save(path, optimizer=optimizer.state_dict(), step=step, used_s=saved_s)
     progress: dict[str, Any] = {
         "step": step,
         "used_s": budget.used_s,
-        "figures": check_adapter(run, examples),
+        "figures": check_adapter(run, source),
     }
     curve.append(step=step, s=budget.used_s, **progress["figures"])
     run.save(path, optimizer=optimizer.state_dict(), **progress)
@@ -177,31 +195,29 @@ def _resume(path: Path, run: AdapterRun, optimizer: torch.optim.Optimizer, budge
 
 
 @torch.no_grad()
-def check_adapter(run: AdapterRun, examples: Examples) -> dict[str, float]:
+def check_adapter(run: AdapterRun, source: Source) -> dict[str, float]:
     """Return the KL divergence on validation pictures with the feature off and on."""
-    batch = examples.take("validation", BATCH * CHECK_BATCHES)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(run.cloud.rotation.device).manual_seed(0)
     off, on = [], []
-    for tokens, captions in zip(
-        batch.tokens.split(BATCH), batch.captions.split(BATCH), strict=True
-    ):
-        withheld = torch.arange(len(tokens)) < WITHHELD_SHARE * len(tokens)
-        drift = run.drift(Batch(tokens, captions), withheld, generator)
+    for clean in source.validation(run.batch, run.batch * CHECK_BATCHES):
+        count = len(clean.tokens)
+        withheld = torch.arange(count, device=clean.tokens.device) < WITHHELD_SHARE * count
+        drift = run.drift(clean, withheld, generator)
         off.append(run.loss(drift, switched_on=False))
         on.append(run.loss(drift))
     return {"kl_off": float(torch.stack(off).mean()), "kl_on": float(torch.stack(on).mean())}
 
 
-def _drift(run: AdapterRun, examples: Examples, seed: tuple[int, int]) -> Drift:
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    withheld = torch.from_numpy(rng.random(BATCH) < WITHHELD_SHARE)
-    return run.drift(examples.draw(BATCH, rng, varied=False), withheld, generator)
+def _drift(run: AdapterRun, source: Source, seed: tuple[int, int]) -> Drift:
+    rng, where = np.random.default_rng(seed), run.cloud.rotation.device
+    generator = torch.Generator(where).manual_seed(int(rng.integers(2**62)))
+    withheld = torch.from_numpy(rng.random(run.batch) < WITHHELD_SHARE).to(where)
+    return run.drift(source.draw(run.batch, rng), withheld, generator)
 
 
-def _choose_scale(run: AdapterRun, examples: Examples, seed: int) -> None:
+def _choose_scale(run: AdapterRun, source: Source, seed: int) -> None:
     """Fix the int8 steps from one batch; training keeps features within them by clipping."""
-    drift = _drift(run, examples, (seed, 2**31))
+    drift = _drift(run, source, (seed, 2**31))
     with torch.no_grad():
         features = run.features(drift)[drift.local]
         # Twice what is seen, since the projection of the hidden state goes on growing.

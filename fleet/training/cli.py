@@ -182,13 +182,12 @@ def adapter(work: Path, minutes: float, seed: int, score: ScoreName, **sampling:
     """Train the interval feature on drifted histories; run calibrate first."""
     from fleet.training.adapter import train_adapter
     from fleet.training.budget import progress_bar
-    from fleet.training.examples import load_examples
     from fleet.training.sampling import SamplingRule
     from fleet.training.stages import start_adapter
 
-    run = start_adapter(work, score, SamplingRule(**sampling))
+    run, source = start_adapter(work, score, SamplingRule(**sampling))
     with progress_bar("adapter") as bar:
-        train_adapter(work, load_examples(work), run, minutes, seed, bar)
+        train_adapter(work, source, run, minutes, seed, bar)
 
 
 @main.command()

@@ -1,5 +1,6 @@
 """The verbs that make a device model for a cloud model in files of somebody else's."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from fleet.training import options
 if TYPE_CHECKING:
     from fleet.training.drafter_bundle import Precision
 
+Command = Callable[..., Any]
+
 model = click.option(
     "--model",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -21,10 +24,30 @@ model = click.option(
 )
 device = click.option("--device", default="cpu", show_default=True, help="Of torch, as in cuda.")
 
+score = click.option(
+    "--score",
+    type=click.Choice(SCORE_NAMES),
+    default="entropy",
+    show_default=True,
+    help="That decides what a device keeps.",
+)
+
+
+def _sampling(command: Command) -> Command:
+    """Add how tokens are drawn: as LlamaGen's release does."""
+    top_k = click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0: all.")
+    temperature = click.option(
+        "--temperature", default=1.0, show_default=True, help="Divides the logits."
+    )
+    guidance = click.option(
+        "--guidance", default=7.5, show_default=True, help="Weight of the caption."
+    )
+    return guidance(temperature(top_k(command)))
+
 
 @click.group()
 def drafter() -> None:
-    """Make a device model for a large cloud model: draw, train, export (docs/llamagen.md)."""
+    """Make a device model for a large cloud model, in four steps (docs/llamagen.md)."""
 
 
 @drafter.command()
@@ -38,9 +61,7 @@ def drafter() -> None:
     help="Text file, one caption a line; for classes their numbers.",
 )
 @click.option("--batch", default=32, show_default=True, help="Pictures drawn at a time.")
-@click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0 keeps all.")
-@click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
-@click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
+@_sampling
 @options.seed
 @command_errors
 def draw(
@@ -91,6 +112,49 @@ def train(work: Path, model: Path, device: str, minutes: float, seed: int, **cou
 @drafter.command()
 @options.work
 @model
+@device
+@options.minutes(60)
+@options.seed
+@score
+@_sampling
+@click.option("--batch", default=16, show_default=True, help="Pictures a step.")
+@command_errors
+def adapt(  # noqa: PLR0913 - options
+    work: Path,
+    model: Path,
+    device: str,
+    minutes: float,
+    seed: int,
+    score: ScoreName,
+    batch: int,
+    **rule: Any,
+) -> None:
+    """Train the interval feature: the cloud learns how far to trust what the drafter keeps."""
+    from fleet.models.linked import linked_tokenizer, load_linked
+    from fleet.training.adapter import check_adapter, train_adapter
+    from fleet.training.budget import progress_bar
+    from fleet.training.device import RANK
+    from fleet.training.drafter_adapter import DrafterPair, start_adapter
+    from fleet.training.drafter_bundle import load_drafter
+    from fleet.training.drawings import Drawings
+    from fleet.training.sampling import SamplingRule
+
+    cloud = load_linked(model, device)
+    drafter = load_drafter(work, cloud, RANK).to(device)
+    pair = DrafterPair(cloud, drafter, Drawings.load(work), linked_tokenizer(model))
+    run, source = start_adapter(pair, score, SamplingRule(**rule), batch)
+    with progress_bar("adapt") as bar:
+        train_adapter(work, source, run, minutes, seed, bar)
+    figures = check_adapter(run, source)
+    click.echo(
+        f"KL from the cloud on its own histories: {figures['kl_off']:.3f} nats without the feature,"
+        f" {figures['kl_on']:.3f} with it"
+    )
+
+
+@drafter.command()
+@options.work
+@model
 @click.option(
     "--key",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -104,11 +168,9 @@ def train(work: Path, model: Path, device: str, minutes: float, seed: int, **cou
     show_default=True,
     help="Of the device's matrices. Rounds train a float32 device only.",
 )
-@click.option("--score", type=click.Choice(SCORE_NAMES), default="entropy", show_default=True)
+@score
 @click.option("--pictures", default=32, show_default=True, help="That thresholds are taken along.")
-@click.option("--top-k", default=1000, show_default=True, help="Codes kept; 0 keeps all.")
-@click.option("--temperature", default=1.0, show_default=True, help="Divides the logits.")
-@click.option("--guidance", default=7.5, show_default=True, help="Weight of the caption.")
+@_sampling
 @command_errors
 def export(
     work: Path,
@@ -123,7 +185,9 @@ def export(
     from fleet.models.linked import linked_tokenizer, load_linked
     from fleet.training.budget import progress_bar
     from fleet.training.device import RANK
+    from fleet.training.drafter_adapter import load_adapter
     from fleet.training.drafter_bundle import (
+        DrafterParts,
         DrafterRelease,
         export_drafter_bundle,
         load_drafter,
@@ -132,8 +196,14 @@ def export(
     from fleet.training.sampling import SamplingRule
 
     cloud = load_linked(model)
-    parts = (cloud, load_drafter(work, cloud, RANK), linked_tokenizer(model))
-    release = DrafterRelease(precision, score, SamplingRule(**rule), pictures)
+    sampling = SamplingRule(**rule)
+    parts = DrafterParts(
+        cloud,
+        load_drafter(work, cloud, RANK),
+        linked_tokenizer(model),
+        load_adapter(work, cloud, sampling),
+    )
+    release = DrafterRelease(precision, score, sampling, pictures)
     with progress_bar("export") as bar:
         manifest = export_drafter_bundle(model, parts, Drawings.load(work), key, release, bar)
     size = sum(entry.size for entry in manifest.files)

@@ -111,13 +111,9 @@ class DrafterRun:
         model, device = self.cloud.engine.transformer, self.cloud.engine.device
         rows = torch.arange(len(tokens)) + len(tokens) * withheld.long()
         condition = joint_conditions(self.cloud, captions).at(rows.to(device))
-        ids, config = torch.from_numpy(tokens).to(device), model.config
-        empty = condition.start.new_zeros(
-            config.n_layer, 2, len(ids), config.n_head, 0, config.head_dim
-        )
-        states, _ = model.span(ids[:, :-1], empty, condition)
-        first = condition.start[:, None]
-        return Lesson(ids, torch.cat([first, states], dim=1), Start.of(condition))
+        ids = torch.from_numpy(tokens).to(device)
+        states = model.hidden_after(condition, ids[:, :-1])
+        return Lesson(ids, states, Start.of(condition))
 
 
 def train_drafter(

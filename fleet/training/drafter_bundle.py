@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from fleet.decoding.accept import device_only
@@ -38,7 +37,7 @@ from fleet.models.drafter_export import (
 from fleet.models.export import export_decoder
 from fleet.models.image_tokenizer import ImageTokenizer
 from fleet.models.interval_feature import FeatureProjection
-from fleet.models.linked import LinkedModel
+from fleet.models.linked import LinkedModel, add_interval_feature
 from fleet.models.onnx_model import DeviceModel
 from fleet.models.onnx_weights import in_int8
 from fleet.models.signing import generate_key, write_public_key
@@ -49,6 +48,7 @@ from fleet.protocol.messages import Sampling
 from fleet.training.budget import Bar
 from fleet.training.calibrate import CALL_BUDGET, CALL_SHARE, PREFIX_SHARE
 from fleet.training.drafter import CHECKPOINT
+from fleet.training.drafter_adapter import Adapter, unit_codes
 from fleet.training.drawings import Drawings
 from fleet.training.sampling import SamplingRule
 
@@ -68,6 +68,16 @@ class DrafterRelease:
     pictures: int  # that thresholds are taken along
 
 
+@dataclass(frozen=True)
+class DrafterParts:
+    """What an export is made of; without an adapter no interval feature is sent."""
+
+    cloud: LinkedModel
+    drafter: Drafter
+    tokenizer: ImageTokenizer
+    adapter: Adapter | None
+
+
 def load_drafter(work: Path, cloud: LinkedModel, rank: int) -> Drafter:
     """Read a trained drafter; the cloud's tables come from the cloud.
 
@@ -81,7 +91,7 @@ def load_drafter(work: Path, cloud: LinkedModel, rank: int) -> Drafter:
 
 def export_drafter_bundle(
     folder: Path,
-    parts: tuple[LinkedModel, Drafter, ImageTokenizer],
+    parts: DrafterParts,
     drawings: Drawings,
     private_key: Path,
     release: DrafterRelease,
@@ -90,11 +100,12 @@ def export_drafter_bundle(
     """Write bundle and public key into a linked model's folder, where hub and devices find them.
 
     Thresholds are quantiles of the scores that the very graph which ships gives along the cloud's
-    own drawings: as many tokens lie above one as may be asked about.
+    own drawings: as many tokens lie above one as may be asked about. The cloud's half of an adapter
+    goes into the linked model's folder too, which makes the cloud another version.
 
     Args:
         folder: Of the linked model.
-        parts: Cloud, drafter and image tokenizer.
+        parts: The models.
         drawings: Those that the drafter was trained on.
         private_key: Signs; made, with its public half, if it is missing.
         release: What a person decides.
@@ -107,14 +118,16 @@ def export_drafter_bundle(
     """
     if not private_key.exists():
         generate_key(private_key, private_key.with_suffix(".pub"))
-    files = _files(*parts, release)
-    fields = _fields(parts[0], parts[2], release)
+    files, fields = _files(parts, release), _fields(parts, release)
+    if parts.adapter is not None:
+        config = add_interval_feature(folder, parts.adapter.feature)
+        fields["cloud_version"] = config.version
     with TemporaryDirectory() as place:
         draft, key = Path(place) / "draft", Path(place) / "draft.pub"
         write_public_key(private_key, key)
         write_bundle(draft, fields, files, private_key)
         model = DeviceModel.load(Bundle.open(draft, key))
-        fields["thresholds"] = _thresholds(model, parts[0], drawings, release, bar)
+        fields["thresholds"] = _thresholds(model, parts.cloud, drawings, release, bar)
     manifest = write_bundle(folder / DEVICE_FOLDER, fields, files, private_key)
     write_public_key(private_key, folder / PUBLIC_KEY)
     return manifest
@@ -125,17 +138,14 @@ def class_vocabulary(classes: int) -> CaptionVocabulary:
     return CaptionVocabulary((*_FIRST_WORDS, *map(str, range(classes))))
 
 
-def _files(
-    cloud: LinkedModel, drafter: Drafter, tokenizer: ImageTokenizer, release: DrafterRelease
-) -> dict[str, bytes]:
-    config = cloud.engine.config
-    codes = F.normalize(tokenizer.quantize.codes.detach().float(), dim=-1)
-    # No interval feature was trained for such a pair: none is sent (`has_features`).
-    step = DrafterStep(drafter.float().cpu(), FeatureProjection(config.dim), codes)
+def _files(parts: DrafterParts, release: DrafterRelease) -> dict[str, bytes]:
+    cloud, adapter, config = parts.cloud, parts.adapter, parts.cloud.engine.config
+    projection = FeatureProjection(config.dim) if adapter is None else adapter.projection
+    step = DrafterStep(parts.drafter.float().cpu(), projection, unit_codes(parts.tokenizer))
     graph = export_drafter(step)
     files = {
         STEP_GRAPH: in_int8(graph) if release.precision == "int8" else graph,
-        DECODER_GRAPH: export_decoder(tokenizer, config.n_token),
+        DECODER_GRAPH: export_decoder(parts.tokenizer, config.n_token),
     }
     if config.n_class:
         start, words = Start.of(_all_classes(cloud)), class_vocabulary(config.n_class).words
@@ -150,10 +160,10 @@ def _all_classes(cloud: LinkedModel) -> Any:
     return cloud.engine.transformer.condition_classes(every)
 
 
-def _fields(
-    cloud: LinkedModel, tokenizer: ImageTokenizer, release: DrafterRelease
-) -> dict[str, Any]:
+def _fields(parts: DrafterParts, release: DrafterRelease) -> dict[str, Any]:
+    cloud, tokenizer, adapter = parts.cloud, parts.tokenizer, parts.adapter
     config, rule = cloud.engine.config, release.sampling
+    ones = (1.0,) * FEATURE_BYTES
     return {
         "family": cloud.family,
         "cloud_version": cloud.version,
@@ -162,7 +172,7 @@ def _fields(
         "vocab_size": config.vocab_size,
         "caption_positions": CLASS_WORDS if config.n_class else config.caption_length,
         "condition": "words" if config.n_class else "hub",
-        "has_features": False,
+        "has_features": adapter is not None,
         "layers": LAYERS,
         "heads": config.n_head,
         "head_dim": config.head_dim,
@@ -173,7 +183,7 @@ def _fields(
         "thresholds": dict.fromkeys(SCORE_NAMES, 0.0),
         "budget": CALL_BUDGET,
         "prefix_tokens": int(PREFIX_SHARE * config.n_token),
-        "feature_scale": (1.0,) * FEATURE_BYTES,
+        "feature_scale": ones if adapter is None else tuple(adapter.feature.scale.tolist()),
     }
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fleet.errors import InvalidInputError
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt, joined
 from fleet.models.linked import LinkedModel
 from fleet.training.budget import Bar
 from fleet.training.sampling import SamplingRule, draw_conditions
@@ -96,23 +96,19 @@ def draw_pictures(  # noqa: PLR0913 - a stage's own
     return len(captions)
 
 
-def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition:
-    """Return the conditions of captions, and after them those of each one withheld: 2B rows."""
-    pairs = [_collapsed(model, caption) for caption in captions]
+def joint_conditions(model: LinkedModel, captions: Sequence[str]) -> Condition | Prompt:
+    """Return the conditions of captions, and after them those of each one withheld: 2B rows.
+
+    Raises:
+        InvalidInputError: The model cannot read a caption.
+    """
+    pairs = [_pair(model, caption) for caption in captions]
     order = torch.arange(2 * len(pairs)).view(-1, 2).T.flatten().to(model.engine.device)
-    whole = Condition(
-        torch.cat([pair.value for pair in pairs], dim=1),
-        torch.cat([pair.log_n for pair in pairs]),
-        torch.cat([pair.start for pair in pairs]),
-    )
-    return whole.at(order)
+    return joined(pairs).at(order)
 
 
-def _collapsed(model: LinkedModel, caption: str) -> Condition:
+def _pair(model: LinkedModel, caption: str) -> Condition | Prompt:
     try:
-        pair = model.condition_pair(model.captions.encode(caption))
+        return model.condition_pair(model.captions.encode(caption))
     except InvalidInputError as error:
         raise InvalidInputError(f"caption {caption!r}: {error}") from error
-    if isinstance(pair, Condition):
-        return pair
-    raise InvalidInputError("a drafter is made for models of classes or captions, not of prompts")

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from fleet.models.branches import Branches
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels
 from fleet.models.transformer import Transformer
 
@@ -34,7 +34,10 @@ def draw_images(
 
 
 def draw_conditions(
-    model: Transformer, condition: Condition, rule: SamplingRule, generator: torch.Generator
+    model: Transformer,
+    condition: Condition | Prompt,
+    rule: SamplingRule,
+    generator: torch.Generator,
 ) -> Tensor:
     """Do what `draw_images` does for conditions: B rows, and with guidance B without caption."""
     return _draw(Branches(model.eval(), condition, rule.guidance), rule, generator)

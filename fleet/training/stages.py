@@ -12,11 +12,14 @@ from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import Bar
 from fleet.training.calibrate import PREFIX_SHARE, calibrate
 from fleet.training.examples import load_examples
+from fleet.training.histories import PictureHistories
 from fleet.training.sampling import SamplingRule
 from fleet.training.together import Pair
 
 
-def start_adapter(work: Path, score: ScoreName, sampling: SamplingRule) -> AdapterRun:
+def start_adapter(
+    work: Path, score: ScoreName, sampling: SamplingRule
+) -> tuple[AdapterRun, PictureHistories]:
     """Load the pair with a fresh adapter; the policy is calibrated at the sampling's guidance."""
     path = work / "calibration.json"
     if not path.exists():
@@ -29,7 +32,9 @@ def start_adapter(work: Path, score: ScoreName, sampling: SamplingRule) -> Adapt
     cloud = load_transformer(work / "cloud.pt")
     prefix = int(PREFIX_SHARE * cloud.config.n_token)
     policy = LocalPolicy(score, thresholds[score], prefix, sampling)
-    return AdapterRun.start(cloud, load_device(work / "device.pt"), load_codes(work), policy)
+    device, guided = load_device(work / "device.pt"), sampling.guidance > 1
+    run = AdapterRun.start(cloud, device.head, load_codes(work), policy)
+    return run, PictureHistories(cloud, device, load_examples(work), guided)
 
 
 def run_calibration(work: Path, sampling: SamplingRule, seed: int, bar: Bar) -> None:

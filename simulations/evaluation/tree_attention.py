@@ -24,10 +24,9 @@ class Nodes:
         self._branches = branches
         rows = [pictures + branch * branches.count for branch in range(branches.branches)]
         self._rows = torch.from_numpy(np.concatenate(rows))
-        self._past = slice(0, branches.position + 1)
-        layers = range(branches.transformer.config.n_layer)
-        self._keys = [branches.keys[layer, self._rows, :, self._past] for layer in layers]
-        self._values = [branches.values[layer, self._rows, :, self._past] for layer in layers]
+        self._past = slice(0, branches.lead + branches.position)
+        self._keys = [keys[self._rows, :, self._past] for keys, _ in branches.cells]
+        self._values = [values[self._rows, :, self._past] for _, values in branches.cells]
         self._seen = torch.zeros(len(pictures), 0, 0, dtype=torch.bool)  # [b, nodes, nodes]
         self._depth = np.zeros((len(pictures), 0), np.int64)
 

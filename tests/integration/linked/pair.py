@@ -18,7 +18,7 @@ from edge_agent.settings import AgentSettings, DeviceSettings, GenerationSetting
 from edge_agent.station import open_station
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw, sharpen
-from fleet.models.conditions import Condition
+from fleet.models.conditions import Condition, Prompt
 from fleet.models.transformer import Transformer, guide
 from fleet.protocol.messages import Sampling
 from fleet.transport.broker import BrokerSettings
@@ -89,7 +89,9 @@ async def made(running: Agent, caption: str, policy: str, seed: int) -> Outcome:
 
 
 @torch.inference_mode()
-def cloud_picture(model: Transformer, pair: Condition, sampling: Sampling, seed: int) -> list[int]:
+def cloud_picture(
+    model: Transformer, pair: Condition | Prompt, sampling: Sampling, seed: int
+) -> list[int]:
     """The tokens that a model draws by itself under the shared noise, without an engine."""
     config = model.config
     noise = gumbel(seed, np.arange(config.n_token), config.vocab_size)

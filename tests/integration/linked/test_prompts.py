@@ -17,11 +17,19 @@ from fleet.ids import NodeId
 from fleet.models.linked import decode_tokens, linked_tokenizer, load_linked
 from fleet.protocol import topics
 from fleet.protocol.arrays import unpack_tokens
+from fleet.protocol.condition import condition_bytes
 from fleet.protocol.messages import GenerationOpened, Refused, Sampling
 from fleet.transport.memory import MemoryBroker
 from tests.integration.cloud_hub.hub import joined, serving
-from tests.integration.linked.prompt_files import GRID, HEADS, TOKENS, write_chameleon, write_janus
 from tests.unit.cloud_hub.records import open_message
+from tests.unit.models.prompt_files import (
+    DIM,
+    GRID,
+    HEADS,
+    TOKENS,
+    write_chameleon,
+    write_janus,
+)
 
 NODE, CAPTION = NodeId("n1"), "a red heart"
 SAMPLING = Sampling(temperature=1.0, top_k=0, guidance=3.0)
@@ -82,7 +90,7 @@ async def test_a_model_of_prompts_is_added_drawn_and_served(work: Path, kind: st
     wanted = draw_tokens(TorchRunner(model, 1), words, 5, SAMPLING)
     assert unpack_tokens(answer.tokens).tolist() == wanted.tolist()
     assert len(set(wanted.tolist())) > 2
-    assert answer.condition == b""
+    assert len(answer.condition) == condition_bytes(DIM)
     pixels = decode_tokens(linked_tokenizer(folder), wanted)
     np.testing.assert_array_equal(np.asarray(Image.open(picture)), pixels)
     if kind == "chameleon":

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,18 +10,21 @@ import torch
 
 from cloud_hub import app as hub_app
 from cloud_hub.settings import HubSettings
-from fleet.errors import BundleError, TransportError
+from fleet.errors import BundleError, InvalidInputError, TransportError
 from fleet.models.bundle import Bundle
 from fleet.models.conditions import Condition
 from fleet.models.image_tokenizer import to_pixels
 from fleet.models.linked import linked_tokenizer, load_linked
+from fleet.models.torch_model import INTERVAL_FEATURE
 from fleet.protocol.condition import condition_bytes
+from fleet.training.drafter_adapter import load_adapter
+from fleet.training.sampling import SamplingRule
 from fleet.transport.embedded import embedded_broker
 from simulations.processes import free_port
 from tests.integration.linked.family import make_bundle
 from tests.integration.linked.pair import agent_on, cloud_picture, hub_on, made
 from tests.unit.models.llamagen_files import GRID
-from tests.unit.models.tiny_linked import CAPTIONS, add_captions, add_classes
+from tests.unit.models.tiny_linked import CAPTIONS, add_captions, add_classes, add_prompts
 
 TOKENS = GRID * GRID
 
@@ -107,6 +111,46 @@ async def test_a_cloud_of_classes_and_its_drafter_draw_together(
     with torch.inference_mode():
         pixels = to_pixels(linked_tokenizer(model).decode(torch.tensor([wanted])))[0]
     assert np.abs(exact.image.astype(int) - pixels.numpy().astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["chameleon", "janus"])
+async def test_a_cloud_of_prompts_and_its_drafter_draw_together(
+    tmp_path: Path, kind: Literal["chameleon", "janus"]
+) -> None:
+    pytest.importorskip("tokenizers")
+    folder, state = add_prompts(tmp_path, kind), tmp_path / "node"
+    before = load_linked(folder).version
+    captions = ["a red heart", "a blue heart", "blue", "red"]
+    make_bundle(tmp_path, folder, captions * 5, "--precision", "float32", adapted=True)
+    cloud = load_linked(folder)
+    async with embedded_broker(free_port()) as broker, hub_on(broker, folder, tmp_path / "hub"):
+        async with agent_on(broker, folder, state, prefix_tokens=cloud.tokens) as running:
+            exact = await made(running, captions[0], "verify-all", seed=5)
+            sampling = running.manifest.sampling
+        async with agent_on(broker, folder, state) as running:
+            shared = [await made(running, captions[seed % 4], "ciar", seed) for seed in range(8)]
+            alone = await made(running, captions[0], "device-only", seed=5)
+
+    pair = cloud.condition_pair(cloud.captions.encode(captions[0]))
+    wanted = cloud_picture(cloud.engine.transformer, pair, sampling, seed=5)
+    assert exact.picture.tokens.tolist() == wanted
+    assert {outcome.fallback for outcome in shared} == {""}
+    assert all(outcome.order.use_features for outcome in shared)
+    tallies = [outcome.picture.tally for outcome in shared]
+    assert sum(tally.local for tally in tallies) > 0
+    assert sum(tally.verified for tally in tallies) > 0
+    assert alone.picture.tally.local == cloud.tokens
+    assert len(list((state / "told").iterdir())) == len(captions)
+    # The cloud reads the intervals of what was kept, so it is another model than before.
+    manifest = Bundle.open(folder / "device", folder / "signing.pub").manifest
+    assert manifest.has_features
+    assert manifest.cloud_version == cloud.version != before
+    assert cloud.interval_feature.w_out.weight.abs().max() > 0
+    with pytest.raises(InvalidInputError, match=r"was trained for SamplingRule\(guidance=2.0"):
+        load_adapter(tmp_path, cloud, SamplingRule(3.0))
+    (folder / INTERVAL_FEATURE).write_bytes(b"something else")
+    with pytest.raises(BundleError, match="is not what was exported"):
+        load_linked(folder)
 
 
 def test_the_bundle_says_how_its_tokens_are_drawn(model: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fleet.errors import InvalidInputError
+from fleet.models.conditions import Prompt
 from fleet.models.drafter import Drafter, Start
 from fleet.models.drafter_export import DrafterStep, export_classes, export_drafter
 from fleet.models.head_weights import head_of
@@ -22,7 +23,7 @@ from fleet.training.drafter import CHECKPOINT, Course, look, train_drafter
 from fleet.training.drawings import Drawings, draw_pictures
 from fleet.training.sampling import SamplingRule
 from tests.unit.models.llamagen_files import GRID
-from tests.unit.models.tiny_linked import CODES, add_captions, add_classes
+from tests.unit.models.tiny_linked import CODES, add_captions, add_classes, add_prompts
 
 TOKENS, CLASS, GUIDANCE = GRID * GRID, 3, 3.0
 RANK = 4
@@ -68,7 +69,7 @@ class OnDevice:
 
     def __init__(self, graph: bytes, drafter: Drafter, start: Start) -> None:
         config = drafter.body.config
-        shape = (2, 2, 2, config.n_head, TOKENS, config.head_dim)
+        shape = (2, 2, 2, config.n_head, config.n_token, config.head_dim)
         self.session, self.cache = open_graph(graph), np.zeros(shape, np.float32)
         value = start.value.view(1, 2, config.n_head, config.head_dim)
         self.inputs: dict[str, Any] = {
@@ -76,7 +77,7 @@ class OnDevice:
             "value": value.numpy(),
             "log_n": start.log_n[:1].numpy(),
             "start": start.state.numpy(),
-            "noise": np.zeros(CODES, np.float32),
+            "noise": np.zeros(config.vocab_size, np.float32),
             "temperature": np.ones(1, np.float32),
             "guidance": np.full(1, GUIDANCE, np.float32),
             "top_k": np.zeros(1, np.int64),
@@ -97,8 +98,8 @@ class OnDevice:
 def expected(drafter: Drafter, tokens: torch.Tensor, start: Start) -> tuple[Any, Any]:
     """Return hidden states [T, D] and guided logits [T, V] from whole pictures in torch."""
     rows = tokens.expand(2, -1)[:, :-1]
-    nothing = torch.zeros(2, TOKENS - 1, drafter.body.config.dim)
-    states = drafter.body.own_states(rows, nothing, start, TOKENS - 1)
+    nothing = torch.zeros(2, rows.shape[1], drafter.body.config.dim)
+    states = drafter.body.own_states(rows, nothing, start, rows.shape[1])
     states = torch.cat([start.state[:, None], drafter.body(rows, states, start)], dim=1)
     cond, uncond = drafter.head.center(states)
     return states[0].numpy(), (uncond + GUIDANCE * (cond - uncond)).numpy()
@@ -170,18 +171,53 @@ def test_the_class_graph_holds_what_the_cloud_says_of_each_class(start: Start) -
     assert log_n.tolist() == [0.0]
 
 
-def test_models_that_read_prompts_have_no_drafter() -> None:
-    config = TransformerConfig(1, 2, 8, 16, 11, grid=2, n_word=5, has_prompt=True)
+def test_states_of_another_width_have_no_drafter() -> None:
+    config = TransformerConfig(1, 2, 8, 16, 11, grid=2, n_word=5, has_prompt=True, head_hidden=12)
 
-    with pytest.raises(InvalidInputError, match="this one reads prompts"):
+    with pytest.raises(InvalidInputError, match="as wide as its layer: 8 numbers, not 12"):
         Drafter.of(Transformer(config), RANK)
 
 
-@pytest.mark.parametrize("kind", ["classes", "captions"])
+@pytest.mark.parametrize("kind", ["chameleon", "janus"])
+def test_a_drafter_of_a_model_of_prompts_knows_the_prompt_by_one_position(
+    tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    cloud = load_linked(add_prompts(tmp_path, kind))  # type: ignore[arg-type]
+    model, size = cloud.engine.transformer, cloud.engine.config
+    torch.manual_seed(2)
+    made = Drafter.of(model, RANK).eval().requires_grad_(False)
+    nn.init.normal_(made.body.fc.weight, std=0.1)
+    codes = nn.functional.normalize(torch.randn(size.vocab_size, 8), dim=-1)
+    graph = export_drafter(DrafterStep(made, FeatureProjection(size.dim), codes))
+    pair = cloud.condition_pair(cloud.captions.encode("a red heart"))
+    assert isinstance(pair, Prompt)
+    start = Start.of(pair)
+    tokens = torch.randint(0, size.vocab_size, (1, size.n_token))
+
+    device = OnDevice(graph, made, start)
+    seen = [
+        device.step(position, int(tokens[0, position - 1]) if position else -1)
+        for position in range(size.n_token)
+    ]
+
+    last = pair.rows[-1, 1]  # values [2, H, 16, hd], padded on the left
+    for row, length in enumerate(pair.lengths.tolist()):
+        mean = last[row, :, 16 - length :].mean(dim=1).flatten()
+        torch.testing.assert_close(start.value[row], mean)
+    states, logits = expected(made, tokens, start)
+    np.testing.assert_allclose(np.stack([one[0] for one in seen]), states, atol=2e-4)
+    np.testing.assert_allclose(np.stack([one[1] for one in seen]), logits, atol=2e-3)
+    head = head_of(graph)
+    bias = model.output.bias.detach().numpy() if kind == "janus" else np.zeros(0)
+    np.testing.assert_array_equal(head.center_bias, bias)
+
+
+@pytest.mark.parametrize("kind", ["classes", "captions", "chameleon", "janus"])
 def test_training_brings_a_drafter_near_the_cloud(tmp_path: Path, kind: str) -> None:
-    folder = add_classes(tmp_path) if kind == "classes" else add_captions(tmp_path)
+    folder, captions = _added(tmp_path, kind)
     cloud, bar = load_linked(folder), NoBar()
-    captions = ["3", "7"] * 15 if kind == "classes" else ["a red heart", "a house"] * 15
+    codes = cloud.vocab_size
     rule = SamplingRule(guidance=2.0)
     draw_pictures(tmp_path, cloud, captions, rule, batch=12, seed=1, bar=bar)  # type: ignore[arg-type]
     drawings = Drawings.load(tmp_path)
@@ -193,11 +229,22 @@ def test_training_brings_a_drafter_near_the_cloud(tmp_path: Path, kind: str) -> 
     ]
 
     before, after = (look(run, drawings) for run in (fresh(runs[0], cloud), runs[1]))
-    assert drawings.tokens.shape == (30, TOKENS)
+    assert drawings.tokens.shape == (30, cloud.tokens)
+    assert drawings.tokens.max() < codes
     assert runs[1].step > 3
     assert after["given_kl"] < before["given_kl"]
     assert after["own_kl"] < before["own_kl"]
     assert (tmp_path / CHECKPOINT).exists()
+
+
+def _added(work: Path, kind: str) -> tuple[Path, list[str]]:
+    """Return a model's folder, and captions that it reads."""
+    if kind == "classes":
+        return add_classes(work), ["3", "7"] * 15
+    if kind == "captions":
+        return add_captions(work), ["a red heart", "a house"] * 15
+    pytest.importorskip("tokenizers")
+    return add_prompts(work, kind), ["a red heart", "blue"] * 15  # type: ignore[arg-type]
 
 
 def fresh(run: Any, cloud: LinkedModel) -> Any:

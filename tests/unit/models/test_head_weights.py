@@ -59,3 +59,20 @@ def test_weights_must_fit_together() -> None:
             np.zeros((4, 3), np.float32),
             np.zeros(4, np.float32),
         )
+
+
+def test_a_center_bias_is_kept_and_is_part_of_the_version_only_where_there_is_one() -> None:
+    plain = HeadWeights(
+        np.ones((4, 3), np.float32),
+        np.zeros((2, 3), np.float32),
+        np.zeros((4, 2), np.float32),
+        np.zeros(4, np.float32),
+    )
+    biased = replace(plain, center_bias=np.ones(4, np.float32))
+
+    assert plain.version == "64be880a7d9e8297"  # as of before there was such a field
+    assert biased.version != plain.version
+    assert HeadWeights.from_bytes(biased.to_bytes()).center_bias.tolist() == [1] * 4
+    assert HeadWeights.from_bytes(plain.to_bytes()).version == plain.version
+    with pytest.raises(InvalidInputError, match="a center bias of"):
+        replace(plain, center_bias=np.ones(3, np.float32))

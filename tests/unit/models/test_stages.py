@@ -21,7 +21,8 @@ from fleet.training.adapter import AdapterRun, LocalPolicy
 from fleet.training.budget import progress_bar
 from fleet.training.calibrate import CALL_SHARE, calibrate
 from fleet.training.device import DeviceModel, DeviceRun, Recipe
-from fleet.training.examples import VARIANTS, Batch, Examples
+from fleet.training.examples import VARIANTS, Examples
+from fleet.training.histories import History, PictureHistories
 from fleet.training.metrics import compare, summarise
 from fleet.training.pictures import Pictures
 from fleet.training.sampling import SamplingRule, draw_images
@@ -62,15 +63,17 @@ def pair() -> Pair:
 
 def adapter_run(pair: Pair, threshold: float, guidance: float = 2.0) -> AdapterRun:
     policy = LocalPolicy("entropy", threshold, 3, SamplingRule(guidance, 0.8))
-    return AdapterRun.start(pair.cloud, pair.device, pair.codes, policy)
+    return AdapterRun.start(pair.cloud, pair.device.head, pair.codes, policy)
 
 
-def batch_of(examples: Examples) -> tuple[Batch, Tensor]:
-    return examples.take("train", 4), torch.tensor([True, False, False, False])
+def batch_of(pair: Pair, examples: Examples) -> tuple[History, Tensor]:
+    source = PictureHistories(pair.cloud, pair.device, examples, guided=True)
+    clean = source.of(examples.take("train", 4))
+    return clean, torch.tensor([True, False, False, False])
 
 
 def test_the_prefix_and_uncertain_tokens_are_never_replaced(pair: Pair, examples: Examples) -> None:
-    batch, withheld = batch_of(examples)
+    batch, withheld = batch_of(pair, examples)
 
     never = adapter_run(pair, -1.0).drift(batch, withheld, torch.Generator())
     always = adapter_run(pair, 99.0).drift(batch, withheld, torch.Generator())
@@ -82,14 +85,14 @@ def test_the_prefix_and_uncertain_tokens_are_never_replaced(pair: Pair, examples
 
 def test_a_fresh_adapter_leaves_the_loss_as_it_is(pair: Pair, examples: Examples) -> None:
     run = adapter_run(pair, 99.0)
-    drift = run.drift(*batch_of(examples), torch.Generator())
+    drift = run.drift(*batch_of(pair, examples), torch.Generator())
 
     assert torch.equal(run.loss(drift), run.loss(drift, switched_on=False))
 
 
 def test_the_adapter_learns_and_the_cloud_does_not(pair: Pair, examples: Examples) -> None:
     run = adapter_run(pair, 99.0)
-    drift = run.drift(*batch_of(examples), torch.Generator())
+    drift = run.drift(*batch_of(pair, examples), torch.Generator())
     before = run.loss(drift)
     optimizer = torch.optim.Adam(run.parameters(), lr=0.02)
     for _ in range(30):
@@ -104,7 +107,7 @@ def test_the_adapter_learns_and_the_cloud_does_not(pair: Pair, examples: Example
 def test_without_drift_the_loss_is_zero(pair: Pair, examples: Examples) -> None:
     run = adapter_run(pair, -1.0)
 
-    loss = run.loss(run.drift(*batch_of(examples), torch.Generator()))
+    loss = run.loss(run.drift(*batch_of(pair, examples), torch.Generator()))
 
     assert abs(float(loss.detach())) < 1e-5
 
