@@ -55,6 +55,11 @@ class BundleDevice:
         return self._manifest
 
     @property
+    def model(self) -> DeviceModel:
+        """The graphs that it runs."""
+        return self._model
+
+    @property
     def size(self) -> int:
         """Tokens of a picture."""
         return self.manifest.tokens

@@ -1,10 +1,11 @@
 """The agent's draft loop, next to the bare graph, the graph in int8 and the same step in torch.
 
-Times are of this process's processor time on one thread, so other load changes them little; the
-subjects alternate in short bursts. The torch step has the bundle's shapes and random weights.
+Times are of this process's processor time on one thread, so other load changes them little. The
+subjects take turns in short bursts, since the machine is faster now and slower then, and ratios
+are of whole pictures. The draft loop begins its pictures as the agent does: caption, cache and
+noise are in its time. The torch step has the bundle's shapes and random weights.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edge_agent.bundle_device import BundleDevice
 from edge_agent.device import Order
@@ -25,15 +27,14 @@ from fleet.models.transformer import Transformer, TransformerConfig
 
 CAPTION = "google: red heart"
 BURST = 16
-_WARM_UP = 8
 _FFN_MULTIPLE, _RANK, _CODE_DIM = 3, 32, 8
 
-Step = Callable[[int], None]
+Step = Callable[[int], None]  # of a position
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCost:
-    """Milliseconds of processor time a token; `loop_is` is its tokens/s over the subject's."""
+    """Milliseconds of processor time a token; `loop_is`: tokens/s, the loop over the subject."""
 
     subject: str
     p50_ms: float
@@ -41,7 +42,7 @@ class DeviceCost:
     other_draws: float  # share of positions with another token than the fp32 graph; 0: none
 
 
-def bench(models: Path, *, rounds: int, compiled: bool) -> list[DeviceCost]:
+def bench(models: Path, *, pictures: int, compiled: bool) -> list[DeviceCost]:
     """Measures all subjects by turns.
 
     Raises:
@@ -49,24 +50,26 @@ def bench(models: Path, *, rounds: int, compiled: bool) -> list[DeviceCost]:
     """
     torch.set_num_threads(1)
     bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
-    model = DeviceModel.load(bundle)
+    device = BundleDevice(bundle)
+    model = device.model
     small = model.with_step_graph(quantise(bundle.read(STEP_GRAPH)))
     order = order_of(bundle.manifest)
     subjects: dict[str, Step] = {
-        "draft loop of the agent": draft_loop(BundleDevice(bundle), order),
+        "draft loop of the agent": draft_loop(device, order),
         "bare onnxruntime, same graph": bare(model, order),
         "bare onnxruntime, int8 weights": bare(small, order),
         "torch, eager": _torch(bundle.manifest, compiled=False),
     }
     if compiled:
         subjects["torch, compiled"] = _torch(bundle.manifest, compiled=True)
-    times = _times(subjects, rounds)
-    loop_ms = statistics.median(times["draft loop of the agent"])
-    cost = {name: statistics.median(values) for name, values in times.items()}
+    times = by_turns(subjects, device.size, pictures)
     other = {"bare onnxruntime, int8 weights": _other_draws(model, small, order)}
+    ratios = times / times[0]
     return [
-        DeviceCost(name, value, value / loop_ms, other.get(name, 0.0))
-        for name, value in cost.items()
+        DeviceCost(name, 1e3 * cost, ratio, other.get(name, 0.0))
+        for name, cost, ratio in zip(
+            subjects, np.median(times, axis=1), np.median(ratios, axis=1), strict=True
+        )
     ]
 
 
@@ -77,13 +80,14 @@ def order_of(manifest: Manifest) -> Order:
 
 
 def draft_loop(device: BundleDevice, order: Order) -> Step:
-    """What the agent does for a token, each after the one before, in a picture without end."""
-    drafter, tokens = device.begin(order), device.size
-    token = -1
+    """What the agent does for a token of one picture after the other."""
+    drafter, token = device.begin(order), -1
 
-    def step(index: int) -> None:
-        nonlocal token
-        token = drafter.step(index % tokens, token).token
+    def step(position: int) -> None:
+        nonlocal drafter, token
+        if position == 0:
+            drafter = device.begin(order)
+        token = drafter.step(position, token).token
 
     return step
 
@@ -96,8 +100,9 @@ def bare(model: DeviceModel, order: Order) -> Step:
         sampling=order.sampling,
         policy=order.policy,
     )
-    run = model.bare_step(state)
-    return lambda index: run(index % model.manifest.tokens)
+    # A cache that nobody wrote to is no memory yet: all of its pages are one page of zeros.
+    state.cache[:] = np.random.default_rng(1).normal(size=state.cache.shape)
+    return model.bare_step(state)
 
 
 def _torch(manifest: Manifest, *, compiled: bool) -> Step:
@@ -125,23 +130,22 @@ def _torch(manifest: Manifest, *, compiled: bool) -> Step:
     return step
 
 
-def _times(subjects: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each step, in bursts by turns."""
-    times: dict[str, list[float]] = {name: [] for name in subjects}
-    place = dict.fromkeys(subjects, 0)
-    for step in subjects.values():
-        for index in range(_WARM_UP):
-            step(index)
-    for name in place:
-        place[name] = _WARM_UP
-    while min(len(values) for values in times.values()) < rounds:
-        for name, step in subjects.items():
-            for _ in range(BURST):
+def by_turns(subjects: dict[str, Step], tokens: int, pictures: int) -> NDArray[np.float64]:
+    """Return seconds a token [subjects, pictures]."""
+    seconds = np.zeros((len(subjects), pictures))
+    steps = list(enumerate(subjects.values()))
+    for _, step in steps:
+        step(0)
+    for picture in range(pictures):
+        for first in range(0, tokens, BURST):
+            # Who comes first finds the processor's caches full of another's numbers.
+            steps.reverse()
+            for index, step in steps:
                 begun = time.process_time()
-                step(place[name])
-                times[name].append((time.process_time() - begun) * 1e3)
-                place[name] += 1
-    return times
+                for position in range(first, min(first + BURST, tokens)):
+                    step(position)
+                seconds[index, picture] += time.process_time() - begun
+    return seconds / tokens
 
 
 def _other_draws(model: DeviceModel, other: DeviceModel, order: Order) -> float:

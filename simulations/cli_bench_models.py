@@ -23,7 +23,7 @@ def step(rounds: int, models: Path | None) -> None:
 
 
 @click.command()
-@click.option("--rounds", default=256, show_default=True, type=click.IntRange(4))
+@click.option("--pictures", default=4, show_default=True, type=click.IntRange(1))
 @click.option("--compiled", is_flag=True, help="Also torch.compile, which takes a minute.")
 @options.models
 @click.option(
@@ -32,17 +32,17 @@ def step(rounds: int, models: Path | None) -> None:
     help="Instead: random weights of a LlamaGen of this size, next to the machine's memory.",
 )
 @command_errors
-def device(rounds: int, compiled: bool, models: Path | None, size: str | None) -> None:
+def device(pictures: int, compiled: bool, models: Path | None, size: str | None) -> None:
     """The agent's draft loop, next to bare onnxruntime, int8 and torch."""
     if size:
         from simulations.real_size.device import bench as measure_large
 
-        figures(measure_large(size, rounds=rounds))
+        figures(measure_large(size, pictures=pictures))
         return
     from fleet.models.bundle import reference_path
     from simulations.bench_device import bench as measure
 
-    figures(measure(models or reference_path(), rounds=rounds, compiled=compiled))
+    figures(measure(models or reference_path(), pictures=pictures, compiled=compiled))
 
 
 @click.command()

@@ -7,7 +7,6 @@ which this machine reads memory is its limit.
 import json
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,17 +30,16 @@ from fleet.models.formats.llamagen import SIZES
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import FeatureProjection
 from fleet.models.interval_head import IntervalHead
-from fleet.models.onnx_model import DeviceModel
 from fleet.models.onnx_weights import in_int8
 from fleet.models.signing import generate_key
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.prediction import SCORE_NAMES
 from fleet.protocol.arrays import FEATURE_BYTES
-from simulations.bench_device import CAPTION, bare, draft_loop, order_of
+from simulations.bench_device import CAPTION, bare, by_turns, draft_loop, order_of
 from simulations.real_size.bench import CODES, GRID, RANK
 
 _WORDS = (PAD, UNKNOWN, *CAPTION.replace(":", "").split())
-_WARM_UP = 2
+_PROBES = 32
 _PROBED_BYTES = 1 << 28  # far beyond any cache
 
 
@@ -56,36 +54,38 @@ class LargeDevice:
     of_memory: float  # the rate at which it reads over that at which this machine reads
 
 
-def bench(name: str, *, rounds: int) -> list[LargeDevice]:
+def bench(name: str, *, pictures: int) -> list[LargeDevice]:
     """Measures the subjects and the memory by turns.
 
     Args:
         name: A size of LlamaGen's, such as "B"; it takes about five times its weights in memory.
-        rounds: Steps of each subject.
+        pictures: Whole ones of each subject.
     """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         bundle = random_bundle(Path(folder), _config(name))
-        model, order = DeviceModel.load(bundle), order_of(bundle.manifest)
+        device, order = BundleDevice(bundle), order_of(bundle.manifest)
+        # One session for both: a second one has its weights elsewhere in memory, and a step of a
+        # model of this size takes some hundredths more or less by where they lie.
+        model = device.model
         small = in_int8(bundle.read(STEP_GRAPH))
         subjects = {
-            "draft loop of the agent": draft_loop(BundleDevice(bundle), order),
+            "draft loop of the agent": draft_loop(device, order),
             "bare onnxruntime, same graph": bare(model, order),
             "bare onnxruntime, int8 by blocks": bare(model.with_step_graph(small), order),
         }
         sizes = _bytes_read(bundle, len(small))
-        times, memory = _measure(subjects, rounds)
-    cost = {subject: statistics.median(found) for subject, found in times.items()}
-    loop = cost["draft loop of the agent"]
+        times, memory = by_turns(subjects, device.size, pictures), _memory()
+    costs, ratios = np.median(times, axis=1), np.median(times / times[0], axis=1)
     return [
         LargeDevice(
             subject=f"{name}, {subject}",
             megabytes=size / 1e6,
-            p50_ms=cost[subject] * 1e3,
-            loop_is=cost[subject] / loop,
-            of_memory=size / cost[subject] / memory,
+            p50_ms=cost * 1e3,
+            loop_is=ratio,
+            of_memory=size / cost / memory,
         )
-        for subject, size in zip(subjects, sizes, strict=True)
+        for subject, size, cost, ratio in zip(subjects, sizes, costs, ratios, strict=True)
     ]
 
 
@@ -151,19 +151,11 @@ def _bytes_read(bundle: Bundle, small: int) -> tuple[int, int, int]:
     return whole, whole, small - table + cache
 
 
-def _measure(
-    subjects: dict[str, Callable[[int], None]], rounds: int
-) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each step, by turns, and bytes/s at which one thread reads memory."""
-    times: dict[str, list[float]] = {subject: [] for subject in subjects}
+def _memory() -> float:
+    """Return bytes/s at which one thread reads memory."""
     probe, reads = np.ones(_PROBED_BYTES // 4, np.float32), list[float]()
-    for index in range(rounds + _WARM_UP):
-        for subject, step in subjects.items():
-            begun = time.process_time()
-            step(index)
-            times[subject].append(time.process_time() - begun)
+    for _ in range(_PROBES):
         begun = time.process_time()
         np.dot(probe, probe)
         reads.append(time.process_time() - begun)
-    kept = {subject: found[_WARM_UP:] for subject, found in times.items()}
-    return kept, _PROBED_BYTES / statistics.median(reads[_WARM_UP:])
+    return _PROBED_BYTES / statistics.median(reads)

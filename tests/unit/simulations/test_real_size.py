@@ -146,7 +146,7 @@ def test_a_large_device_drafts_from_a_bundle_of_its_own(monkeypatch: pytest.Monk
     monkeypatch.setattr(device, "SIZES", (Size("T", 32, 1, 2),))
     monkeypatch.setattr(device, "CODES", 512)
 
-    loop, whole, small = device.bench("T", rounds=4)
+    loop, whole, small = device.bench("T", pictures=1)
 
     assert loop.subject == "T, draft loop of the agent"
     assert loop.loop_is == 1
