@@ -131,7 +131,7 @@ def adapt(  # noqa: PLR0913 - options
 ) -> None:
     """Train the interval feature: the cloud learns how far to trust what the drafter keeps."""
     from fleet.models.linked import linked_tokenizer, load_linked
-    from fleet.training.adapter import check_adapter, train_adapter
+    from fleet.training.adapter import CHECKPOINT, check_adapter, train_adapter
     from fleet.training.budget import progress_bar
     from fleet.training.device import RANK
     from fleet.training.drafter_adapter import DrafterPair, start_adapter
@@ -150,6 +150,8 @@ def adapt(  # noqa: PLR0913 - options
         f"KL from the cloud on its own histories: {figures['kl_off']:.3f} nats without the feature,"
         f" {figures['kl_on']:.3f} with it"
     )
+    if figures["kl_on"] >= figures["kl_off"]:
+        click.echo(f"it does not help: train longer, or remove {work / CHECKPOINT} before export")
 
 
 @drafter.command()

@@ -1,6 +1,6 @@
 """The interval feature of a linked cloud and its drafter: where its training begins and ends."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +79,12 @@ def load_adapter(work: Path, cloud: LinkedModel, sampling: SamplingRule) -> Adap
     if not (work / CHECKPOINT).exists():
         return None
     state, dim = load_checkpoint(work / CHECKPOINT), cloud.engine.config.dim
-    if state["policy"]["sampling"] != asdict(sampling):
+    rule = SamplingRule(**state["policy"]["sampling"])
+    if rule != sampling:
         raise InvalidInputError(
-            f"{work / CHECKPOINT} was trained for {SamplingRule(**state['policy']['sampling'])}:"
-            " export with that, adapt again, or remove the file and export without the feature"
+            f"{work / CHECKPOINT} was trained for guidance {rule.guidance:g}, temperature"
+            f" {rule.temperature:g} and top-k {rule.top_k}: export with these, adapt again, or"
+            " remove the file and export without the feature"
         )
     adapter = Adapter(FeatureProjection(dim), IntervalFeature(dim))
     load_weights(adapter.projection, state["projection"])

@@ -84,6 +84,8 @@ def load_drafter(work: Path, cloud: LinkedModel, rank: int) -> Drafter:
     Raises:
         InvalidInputError: It was not trained, or for another model.
     """
+    if not (work / CHECKPOINT).exists():
+        raise InvalidInputError(f"no drafter in {work}: run the train step first")
     drafter = Drafter.of(cloud.engine.transformer, rank)
     drafter.load_trained(load_checkpoint(work / CHECKPOINT)["trained"])
     return drafter.eval()
