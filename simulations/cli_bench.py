@@ -82,6 +82,44 @@ def kills(count: int, seed: int, agents: int, rate: float, pause: float, out: Pa
 
 
 @bench.command()
+@click.option("--count", default=20, show_default=True, type=click.IntRange(0, 10_000))
+@click.option("--seed", default=1, show_default=True, help="Names the moments.")
+@options.models
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Of state and logs; a new folder. Default: a folder for a while.",
+)
+@command_errors
+def deaths(count: int, seed: int, models: Path | None, out: Path | None) -> None:
+    """Random SIGKILLs of an agent that draws and switches models: does it start, is all whole.
+
+    Ends with exit code 1 if an answered picture has no record, or anything was torn.
+    """
+    from tempfile import TemporaryDirectory
+
+    from fleet.logs import configure_logs
+    from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY, reference_path
+    from simulations.kills.daemon import bench as measure
+    from simulations.processes import ProgramError
+
+    if out is not None and out.exists():
+        raise InvalidInputError(f"{out} exists: name a new folder")
+    configure_logs(log_format="console", level="warning")
+    family = models or reference_path()
+    pair = (family / DEVICE_FOLDER, family / PUBLIC_KEY)
+    with TemporaryDirectory(prefix="ciar-deaths-") as folder:
+        try:
+            found = measure(pair, count, seed, out or Path(folder), click.echo)
+        except ProgramError as error:
+            click.echo(error.tail, err=True)
+            raise
+    figures([found])
+    if found.lost or found.torn:
+        raise FleetError("something was lost or torn: the logs and spools are in --out")
+
+
+@bench.command()
 @click.option("--nodes", default=100, show_default=True, type=click.IntRange(1))
 @click.option("--pictures", default=10_000_000, show_default=True, help="In the sums.")
 @click.option("--rows", default=1_000_000, show_default=True, help="Pictures with a row.")
