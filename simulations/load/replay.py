@@ -52,10 +52,15 @@ class Order:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it, after the warm-up."""
+    """What came of it after the warm-up; of pictures that ended after it.
+
+    Attributes:
+        pictures: Made in the time, those in parts that were under way at its ends: an answer is the
+            part of its picture that it is of all answers.
+    """
 
     seconds: float = 0.0
-    pictures: int = 0
+    pictures: float = 0.0
     busy: int = 0
     refused: int = 0
     lost: int = 0
@@ -93,7 +98,7 @@ class _Crowd:
         async with asyncio.TaskGroup() as group:
             for index in range(self._order.devices):
                 group.create_task(self._device(index), name=f"device {index}")
-        self._report.seconds = time.monotonic() - self._begins
+        self._report.seconds = self._order.seconds
         return self._report
 
     async def listen(self, inbox: AsyncIterator[Inbound]) -> None:
@@ -112,8 +117,8 @@ class _Crowd:
         turn = index
         while time.monotonic() < self._ends:
             begun = time.monotonic()
-            if await self._picture(node, scripts[turn % len(scripts)]) and begun > self._begins:
-                self._report.pictures += 1
+            done = await self._picture(node, scripts[turn % len(scripts)])
+            if done and time.monotonic() > self._begins:
                 self._report.picture_s.append(time.monotonic() - begun)
             turn += 1
 
@@ -123,6 +128,8 @@ class _Crowd:
         opened = await self._ask(topics.open_request(node), script.opening, names)
         if not isinstance(opened, GenerationOpened):
             return False
+        part = 1 / (1 + len(script.backlogs))
+        self._count(part)
         topic = topics.pinned_request(node, opened.worker)
         for backlog, gap_s in zip(script.backlogs, script.gaps_s, strict=True):
             if self._order.thinks:
@@ -131,10 +138,15 @@ class _Crowd:
             answer = await self._ask(topic, backlog, names)
             if not isinstance(answer, VerifyResponse):
                 return False
+            self._count(part)
             if begun > self._begins:
                 self._report.verify_s.append(time.monotonic() - begun)
         await self._close(topic, GenerationId(names["generation_id"]))
         return True
+
+    def _count(self, part: float) -> None:
+        if self._begins < time.monotonic() <= self._ends:
+            self._report.pictures += part
 
     async def _close(self, topic: str, generation: GenerationId) -> None:
         message = GenerationClose(boot_id=self._boot, generation_id=generation)
