@@ -1,10 +1,11 @@
 """Pictures one after the other: callers take turns, and at most `queue` pictures wait."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from edge_agent.device import Device, Order
 from edge_agent.generate import Generation, Outcome, Preview, Progress
@@ -191,11 +192,12 @@ class Maker:
         if not 0 <= seed < 1 << SEED_BITS:
             raise InvalidInputError(f"seed {seed} is not between 0 and 2^{SEED_BITS} - 1")
         prefix = self._defaults.prefix_tokens
+        policy = PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration)
         return Order(
             caption=wish.caption,
             seed=seed,
             sampling=self._device.manifest.sampling,
-            policy=PolicyName.parse(wish.policy or self._defaults.policy).policy(self._calibration),
+            policy=replace(policy, firm=self._defaults.budget is not None),
             prefix_tokens=self._device.manifest.prefix_tokens if prefix is None else prefix,
             use_features=self._defaults.use_features and self._device.manifest.has_features,
             rule=Rule(self._defaults.rule, self._defaults.relaxation),
@@ -251,8 +253,16 @@ def _reason(error: BaseException) -> Reason:
 
 
 def _calibration(manifest: Manifest, defaults: GenerationSettings) -> Manifest:
-    """The bundle's calibration with the score and the threshold of the settings."""
+    """The bundle's calibration with the score, the threshold and the budget of the settings."""
     score, thresholds = defaults.score or manifest.score, dict(manifest.thresholds)
     if defaults.threshold is not None:
         thresholds[score] = defaults.threshold
-    return manifest.model_copy(update={"score": score, "thresholds": thresholds})
+    changed: dict[str, Any] = {"score": score, "thresholds": thresholds}
+    if defaults.budget is None:
+        return manifest.model_copy(update=changed)
+    if defaults.prefix_tokens is not None:
+        changed["prefix_tokens"] = defaults.prefix_tokens
+    limited = manifest.model_copy(update={**changed, "budget": defaults.budget, "dynamic": True})
+    if limited.call_share == 0:  # the prefix takes all of it
+        thresholds[score] = math.inf
+    return limited

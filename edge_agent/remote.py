@@ -26,6 +26,7 @@ from fleet.transport.base import Transport
 REMOTE = (
     "generation.policy",
     "generation.threshold",
+    "generation.budget",
     "generation.effort",
     "generation.without_cloud",
     "generation.deadline_s",

@@ -45,6 +45,13 @@ class GenerationSettings(Section):
     )
     score: PolicyScore | None = Field(default=None, description="unset: the bundle's score")
     threshold: float | None = Field(default=None, description="unset: the bundle's threshold")
+    budget: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of a picture's tokens that the cloud is asked about, its prefix "
+        "included; unset: the bundle's",
+    )
     rule: RuleName = Field(
         default="gumbel", description="how the cloud judges: by shared noise, or residual"
     )

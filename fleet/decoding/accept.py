@@ -18,6 +18,8 @@ from fleet.prediction import POLICY_SCORES, PolicyScore, Prediction
 
 TRACKING_RATE = 0.05  # by how much one decision moves log τ
 MAX_SHIFT = 1.0  # log τ stays within this of the calibrated one
+# The same for a share that is to be kept in every picture, wherever the calibrated one lies.
+FIRM_RATE, FIRM_SHIFT = 0.3, 2.5
 
 Floats = NDArray[np.floating]
 
@@ -38,6 +40,8 @@ class Policy:
         threshold: The value up to which a draft stands; inf: all, -inf: none.
         call_share: If above 0, the threshold is dynamic: it moves so that this share of the
             tokens after the prefix is verified.
+        firm: Whether a dynamic threshold is to keep the share in every picture: it moves faster
+            and farther.
         max_run: If above 0, the token after so many accepted in a row is verified.
         row_length: If above 0, the first token of every row of so many is verified.
 
@@ -50,6 +54,7 @@ class Policy:
     call_share: float = 0.0
     max_run: int = 0
     row_length: int = 0
+    firm: bool = False
 
     def __post_init__(self) -> None:
         if self.score not in POLICY_SCORES:
@@ -63,10 +68,13 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """What decides, such as "spread+dynamic+run12+rows", "verify_all" or "device_only"."""
+        """What decides, such as "spread+dynamic+run12+rows", "verify_all" or "device_only".
+
+        A firm share is called "budget" in place of "dynamic".
+        """
         fixed = {math.inf: "device_only", -math.inf: "verify_all"}
         parts = [fixed.get(self.threshold, self.score)]
-        parts += ["dynamic"] * (self.call_share > 0)
+        parts += ["budget" if self.firm else "dynamic"] * (self.call_share > 0)
         parts += [f"run{self.max_run}"] * (self.max_run > 0)
         parts += ["rows"] * (self.row_length > 0)
         return "+".join(parts)
@@ -148,14 +156,16 @@ def asks(
 def follow(policy: Policy, track: Track, asked: bool | NDArray[np.bool_]) -> Track:
     """The track after a position at which the cloud was asked, or not; [...].
 
-    log τ moves by 0.05 (1[asked] - call share), and stays within 1 of where it began.
+    log τ moves by 0.05 (1[asked] - call share), and stays within 1 of where it began; for a firm
+    share by 0.3, and within 2.5.
     """
     shift = track.shift
     if isinstance(asked, bool) and not policy.call_share:
         return Track(shift, track.run + 1 if policy.max_run and not asked else 0)
     if policy.call_share:
-        moved = shift + TRACKING_RATE * (np.asarray(asked, np.float64) - policy.call_share)
-        shift = np.clip(moved, -MAX_SHIFT, MAX_SHIFT)
+        rate, most = (FIRM_RATE, FIRM_SHIFT) if policy.firm else (TRACKING_RATE, MAX_SHIFT)
+        moved = shift + rate * (np.asarray(asked, np.float64) - policy.call_share)
+        shift = np.clip(moved, -most, most)
     if policy.max_run:
         return Track(shift, np.where(asked, 0, np.asarray(track.run) + 1))
     return Track(shift, 0)

@@ -153,6 +153,22 @@ def test_a_dynamic_threshold_keeps_the_share_that_a_fixed_one_loses() -> None:
     assert abs(shares[1] - 0.25) < 0.01
 
 
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.5])
+def test_a_firm_share_is_kept_in_one_picture_far_from_the_calibrated_one(share: float) -> None:
+    scores = np.random.default_rng(3).lognormal(sigma=1.0, size=240)
+    firm = Policy("spread", 2.0, call_share=share, firm=True)  # a quarter of the scores is above
+
+    track, asked = START, 0
+    for position, score in enumerate(scores):
+        verify = decide(firm, float(score), position, track) is Decision.VERIFY
+        asked += verify
+        track = follow(firm, track, verify)
+
+    assert firm.name == "spread+budget"
+    assert abs(asked / len(scores) - share) < 0.03
+    assert abs(float(track.shift)) <= 2.5
+
+
 @given(
     st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20),
     st.sampled_from([0.0, 0.3]),
