@@ -146,6 +146,7 @@ _MAKERS: dict[str, Maker] = {
     "ours+capped": lambda s: _tracked(s, "ours+capped", max_run=MAX_RUN),
     "ours+row starts": lambda s: _tracked(s, "ours+row starts", row_length=s.row),
     "ours+dynamic": lambda s: _tracked(s, "ours+dynamic", call_share=s.rate),
+    "ours+budget": lambda s: _tracked(s, "ours+budget", call_share=s.rate, firm=True),
     "ours+deaf": lambda s: replace(_own(s, "ours+deaf"), use_features=False),
     "ours+amended": lambda s: _own(s, "ours+amended", amend_beyond=AMEND_BEYOND),
     "random+amended": lambda s: s.gate("random+amended", Gate(_coin(s), amend_beyond=AMEND_BEYOND)),
