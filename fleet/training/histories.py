@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.models.checkpoint import DeviceParts
@@ -98,7 +99,7 @@ class DrawnHistories:
         return [self.of(rows[first : first + size]) for first in range(0, len(rows), size)]
 
     @torch.no_grad()
-    def of(self, rows: "np.typing.NDArray[np.int64]") -> History:
+    def of(self, rows: NDArray[np.int64]) -> History:
         """Return the histories of some drawings."""
         where, count = self.cloud.engine.device, len(rows)
         captions = [self.drawings.captions[row] for row in rows]
