@@ -219,6 +219,43 @@ def test_a_hub_killed_at_random_points_ends_with_the_same_bits_from_its_database
         assert len(set(running.trained(node))) == len(running.trained(node)) == plan.rounds
 
 
+@pytest.mark.broker
+def test_whoever_is_killed_at_random_points_the_bits_are_the_same(
+    tmp_path: Path, mosquitto: Mosquitto
+) -> None:
+    """`CIAR_ROUND_KILLS=30` kills as often, in more rounds."""
+    wanted = int(os.environ.get("CIAR_ROUND_KILLS", KILLS))
+    plan, rng = replace(PLAN, rounds=wanted), np.random.default_rng(4)
+    database, victims = begun(tmp_path, plan), ("hub", "broker", *NODES)
+    killed = dict.fromkeys(victims, 0)
+    with fleet(tmp_path, mosquitto.port, plan, "database_hub") as running:
+        while sum(killed.values()) < wanted:
+            so_far = len(running.log("hub"))
+            running.wait(partial(has_moved, running, so_far))
+            time.sleep(rng.uniform(0, MOST_WORK_S))
+            if has_ended(running):
+                break
+            name = victims[rng.integers(len(victims))]
+            if name == "broker":
+                mosquitto.stop(signal.SIGKILL)
+                mosquitto.start()
+            else:
+                running.kill(name)
+                running.start(name)
+            killed[name] += 1
+        running.finish()
+
+    last = DatabaseLedger(database, "toy", str).last()
+    assert last is not None
+    assert sum(killed.values()) >= wanted / 2
+    assert_same_bits(last, in_one_process(tmp_path / "again", plan))
+    for node in NODES:
+        trained = running.trained(node)
+        assert len(set(trained)) == plan.rounds
+        # Nobody is asked again for what it answered; who dies before the answer trains anew.
+        assert len(trained) - len(set(trained)) <= killed[node]
+
+
 def has_moved(running: Fleet, lines: int) -> bool:
     """Whether the hub has said more than so many lines, or has ended."""
     return has_ended(running) or len(running.log("hub")) > lines
