@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -126,8 +126,9 @@ def in_one_process(folder: Path, plan: Plan = PLAN) -> Commit:
     return last
 
 
-def assert_same_bits(one: Commit, other: Commit) -> None:
-    assert one.outcome == other.outcome == "kept"
+def assert_same_bits(one: Commit, other: Commit, outcomes: Sequence[str] = ("kept",)) -> None:
+    assert one.outcome == other.outcome
+    assert one.outcome in outcomes
     for name, value in one.change.items():
         np.testing.assert_array_equal(value, other.change[name])
 
@@ -248,7 +249,9 @@ def test_whoever_is_killed_at_random_points_the_bits_are_the_same(
     last = DatabaseLedger(database, "toy", str).last()
     assert last is not None
     assert sum(killed.values()) >= wanted / 2
-    assert_same_bits(last, in_one_process(tmp_path / "again", plan))
+    # After many rounds there may be nothing left to gain.
+    outcomes = ("kept", "discarded")
+    assert_same_bits(last, in_one_process(tmp_path / "again", plan), outcomes)
     for node in NODES:
         trained = running.trained(node)
         assert len(set(trained)) == plan.rounds
