@@ -81,20 +81,23 @@ def configure(node: str, changes: tuple[str, ...], wait_s: float, config: Path |
 
     from cloud_hub.desired import configure as set_settings
     from cloud_hub.desired import parse
+    from fleet.errors import InvalidInputError
     from fleet.ids import new_id, node_id
     from fleet.transport.mqtt import connect
 
-    settings = _settings(config)
+    settings, wanted = _settings(config), parse(changes)
 
     async def work() -> None:
         client = f"operator-{new_id()[:8]}"
         async with connect(settings.broker, client_id=client, will=None) as transport:
-            told = await set_settings(transport, node_id(node), parse(changes), wait_s)
+            told = await set_settings(transport, node_id(node), wanted, wait_s)
         click.echo(f"{node} follows version {told.version}")
         for key, value in sorted(told.settings.items()):
             click.echo(f"{key} = {value}")
         for key, reason in told.refused.items():
             click.secho(f"refused: {key} {reason}", fg="yellow", err=True)
+        if any(key in told.refused for key in wanted):
+            raise InvalidInputError(f"{node} keeps its own value of what it refused")
 
     asyncio.run(work())
 

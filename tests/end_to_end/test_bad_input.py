@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fleet.models.bundle import DEVICE_FOLDER, PUBLIC_KEY
-from simulations.processes import free_port
+from simulations.processes import Program, free_port
+from simulations.site import Site, device
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -174,3 +175,20 @@ def test_a_store_that_is_no_database_is_refused(tmp_path: Path) -> None:
     done = run("cloud_hub", "migrate", settings={"CLOUD_HUB_DATA_DIR": str(tmp_path)})
 
     assert_refused(done, 5, "hub.db")
+
+
+def test_a_setting_that_a_device_refuses_is_an_error_and_the_next_one_is_not(
+    site: Site, own_broker: Program
+) -> None:
+    hub = {"CLOUD_HUB_BROKER__HOST": "127.0.0.1", "CLOUD_HUB_BROKER__PORT": str(site.port)}
+    with device(site, "kitchen", EDGE_AGENT_GENERATION__START_PATIENCE_S="0"):
+        refused = run("cloud_hub", "configure", "kitchen", "generation.budget=1.5", settings=hub)
+        taken = run("cloud_hub", "configure", "kitchen", "generation.effort=full", settings=hub)
+
+    assert own_broker.is_running
+    assert_refused(refused, 2, "kitchen keeps its own value")
+    assert "refused: generation.budget Input should be less than 1" in refused.stderr
+    # What was refused before is told again, and is not what was asked for now.
+    assert taken.returncode == 0, taken.stderr
+    assert 'generation.effort = "full"' in taken.stdout
+    assert "refused: generation.budget" in taken.stderr
