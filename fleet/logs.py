@@ -2,10 +2,28 @@
 
 import logging
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TextIO, cast
 
-import structlog
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Who is imported meanwhile does not find the package, unless it is in use already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+# It takes rich along for tracebacks that are never drawn here (`_renderer`): a sixth of an agent's
+# start.
+with _without("rich"):
+    import structlog
 
 Format = Literal["json", "console"]
 Level = Literal["debug", "info", "warning", "error"]

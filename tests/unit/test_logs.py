@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -115,3 +117,13 @@ def test_a_full_disk_takes_the_lines_and_stops_nobody(log_format: Format) -> Non
 
         get_logger("fleet.example").info("verified", accepted=3)
         logging.getLogger("a library").error("it says something too")
+
+
+def test_logs_take_no_rich_along_and_leave_it_to_who_wants_it() -> None:
+    """A sixth of an agent's start."""
+    program = (
+        "import sys, fleet.logs; assert 'rich' not in sys.modules;"
+        "import rich.console, structlog; assert structlog.dev.rich is None"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
