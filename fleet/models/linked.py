@@ -187,7 +187,9 @@ def _fill(feature: IntervalFeature, folder: Path, expected: str) -> None:
     path = folder / INTERVAL_FEATURE
     content = read_file(path)
     if sha256(content).hexdigest() != expected:
-        raise BundleError(f"{path} is not what was exported: export the drafter again")
+        raise BundleError(
+            f"{path} is not what was exported: add the model again, then export the drafter again"
+        )
     try:
         load_weights(feature, load(content))
     except (SafetensorError, InvalidInputError) as error:

@@ -149,7 +149,7 @@ async def test_a_cloud_of_prompts_and_its_drafter_draw_together(
     with pytest.raises(InvalidInputError, match="was trained for guidance 2, temperature 1"):
         load_adapter(tmp_path, cloud, SamplingRule(3.0))
     (folder / INTERVAL_FEATURE).write_bytes(b"something else")
-    with pytest.raises(BundleError, match="is not what was exported"):
+    with pytest.raises(BundleError, match="is not what was exported: add the model again"):
         load_linked(folder)
 
 
