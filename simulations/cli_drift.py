@@ -43,7 +43,7 @@ from simulations import options
 )
 @click.option(
     "--further",
-    default=60,
+    default=200,
     show_default=True,
     type=click.IntRange(1),
     help="Steps by which the cloud is trained further.",
@@ -54,6 +54,13 @@ from simulations import options
     show_default=True,
     type=click.FloatRange(0, min_open=True),
     help="Of that training's rates, over the cloud's own.",
+)
+@click.option(
+    "--colour",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of their colour that its pictures keep; 1: the pictures as they are.",
 )
 @click.option("--seed", default=1, show_default=True)
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
@@ -75,7 +82,7 @@ def drift(  # noqa: PLR0913  # one parameter an option
     page: Path | None,
     **size: int | float,
 ) -> None:
-    """Let cloud model or captions drift away from a fleet, and let rounds follow.
+    """Let the cloud model, and captions too, drift away from a fleet, and let rounds follow.
 
     Reports acceptance, at a fixed threshold, before the drift, after it without rounds, after
     rounds by Inter-DRO and by plain distillation, and after training on all samples in one place.

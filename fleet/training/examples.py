@@ -83,7 +83,7 @@ def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> dict[str
     count = len(pictures.captions)
     tokens = np.zeros((count, VARIANTS, _tokens_of(tokenizer, pictures)), dtype=np.uint16)
     whole = np.flatnonzero(pictures.weight >= _LEAST_WEIGHT)
-    sample = _sample(pictures)
+    sample = sample_of_law(pictures)
     law = fit_law(tokenizer, sample)
     for variant in range(VARIANTS):
         rows = np.arange(count) if variant == 0 else whole
@@ -107,8 +107,8 @@ def encode_pictures(work: Path, tokenizer: ImageTokenizer, bar: Bar) -> dict[str
     }
 
 
-def _sample(pictures: Pictures) -> Tensor:
-    """Return training pictures of whole families, evenly spread, in [-1, 1]."""
+def sample_of_law(pictures: Pictures) -> Tensor:
+    """Return what the law of codes is fitted to: whole families, evenly spread, in [-1, 1]."""
     rows = pictures.rows("train")
     rows = rows[pictures.weight[rows] >= _LEAST_WEIGHT]
     rows = rows[np.linspace(0, len(rows) - 1, min(_LAW_PICTURES, len(rows))).astype(int)]

@@ -79,11 +79,11 @@ def at_same_questions(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A condition of an arm: means over devices, and the acceptance against no rounds.
+    """A condition of an arm: means over devices, and the match against no rounds.
 
     Attributes:
-        worst: Mean acceptance of the tenth of the devices with the lowest one.
-        gain: Of the acceptance over no rounds, mean over the devices.
+        worst: Mean match of the tenth of the devices with the lowest one.
+        gain: Of the match over no rounds, mean over the devices.
         gain_error: The standard error of that mean.
         restored: Gain over what the drift took; NaN where that is within two of its errors.
         worst_restored: The same of the worst tenth.
@@ -100,27 +100,31 @@ class Line:
 
 
 def lines(rows: Sequence[DeviceFigures], arm: Arm) -> list[Line]:
-    """One line a condition, in their order."""
+    """One line a condition, in their order.
+
+    What counts is the match of all drafts. Of the asked ones alone more may stand after a drift,
+    since a device that has become unsure asks about easier drafts too.
+    """
     by = {c: [r for r in rows if (r.arm, r.condition) == (arm, c)] for c in CONDITIONS}
-    drifted = _of(by["no rounds"], "acceptance")
-    lost = _of(by["before"], "acceptance") - drifted
+    drifted = _of(by["no rounds"], "match")
+    lost = _of(by["before"], "match") - drifted
     fall = float(lost.mean()) if lost.mean() > 2 * _error(lost) else np.nan
-    worst_fall = _worst(_of(by["before"], "acceptance")) - _worst(drifted)
+    worst_fall = _worst(_of(by["before"], "match")) - _worst(drifted)
     found = []
     for condition, mine in by.items():
-        acceptance = _of(mine, "acceptance")
-        gain = acceptance - drifted
+        match = _of(mine, "match")
+        gain = match - drifted
         learned = condition in LEARNED
         found.append(
             Line(
                 arm=arm,
                 condition=condition,
                 means={n: float(_of(mine, n).mean()) for n in NAMES},
-                worst=_worst(acceptance),
+                worst=_worst(match),
                 gain=float(gain.mean()),
                 gain_error=_error(gain),
                 restored=float(gain.mean()) / fall if learned else np.nan,
-                worst_restored=(_worst(acceptance) - _worst(drifted)) / worst_fall
+                worst_restored=(_worst(match) - _worst(drifted)) / worst_fall
                 if learned and worst_fall > 0
                 else np.nan,
             )

@@ -26,14 +26,16 @@ class Size:
         law_share: Share of the drafts of which the hub tells the cloud's law.
         further: Steps by which the new cloud model is trained further.
         peak: Of the learning rate of that training, over the one that the cloud was trained at.
+        colour: The share of their colour that the pictures of that training keep.
     """
 
     devices: int = 20
     pictures: int = 30
     measured: int = 6
     law_share: float = 0.1
-    further: int = 60
+    further: int = 200
     peak: float = 0.5
+    colour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

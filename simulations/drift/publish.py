@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt  # the back end comes first
 
 TITLES: dict[Arm, str] = {
     "cloud": "The cloud model is replaced by one trained further",
-    "captions": "Each device's captions drift to a style and a theme of its own",
+    "captions": "It is replaced, and each device asks for a style and a theme of its own",
 }
 _NAMES = {
     "before": "before the drift",
@@ -30,8 +30,8 @@ _NAMES = {
     "central": "trained in one place (ceiling)",
 }
 _HEAD = (
-    "| | acceptance | gain over no rounds | restored | worst tenth | restored there | asked |"
-    " kept as the cloud's | kept and right | all drafts as the cloud's | TV where asked |"
+    "| | match | gain over no rounds | restored | worst tenth | restored there | asked |"
+    " of these stood | kept as the cloud's | kept and right | TV where asked |"
     " at the same questions | TV there | covered |\n" + "| --- |" + " ---: |" * 13 + "\n"
 )
 
@@ -46,7 +46,7 @@ def publish(study: Study, rows: Sequence[DeviceFigures], page: Path, command: st
     parts = [_facts(order, command)]
     for arm, found in tables.items():
         parts += [f"\n## {TITLES[arm]}\n\n", table(found), _rounds(study, arm)]
-    parts.append(f"\n![Acceptance of each device, and the rounds' loss]({page.stem}.png)\n")
+    parts.append(f"\n![Match of each device, and the rounds' loss]({page.stem}.png)\n")
     text = "".join(parts)
     page.write_text(text, encoding="utf-8")
     return text
@@ -74,12 +74,12 @@ def _line(line: Line) -> str:
     gain = f"{100 * line.gain:+.1f} ± {100 * line.gain_error:.1f}"
     cells = [
         _NAMES[line.condition],
-        _share(means["acceptance"]),
+        _share(means["match"]),
         "" if line.condition == "no rounds" else gain,
         _restored(line, line.restored),
         _share(line.worst),
         _restored(line, line.worst_restored),
-        *(_share(means[name]) for name in ("asked", "kept_match", "safe", "match")),
+        *(_share(means[name]) for name in ("asked", "acceptance", "kept_match", "safe")),
         f"{means['tv']:.3f}",
         _share(means["same_match"]) if line.condition != "before" else "",
         f"{means['same_tv']:.3f}" if line.condition != "before" else "",
@@ -137,7 +137,7 @@ def _plot(path: Path, study: Study, rows: Sequence[DeviceFigures]) -> None:
     for index, arm in enumerate(arms):
         top, bottom = panels[0, index], panels[1, index]
         for place, condition in enumerate(CONDITIONS):
-            mine = [r.acceptance for r in rows if (r.arm, r.condition) == (arm, condition)]
+            mine = [r.match for r in rows if (r.arm, r.condition) == (arm, condition)]
             spread = np.linspace(-0.25, 0.25, len(mine)) if len(mine) > 1 else np.zeros(1)
             top.scatter(place + spread, mine, s=9, alpha=0.5)
             top.hlines(np.mean(mine), place - 0.35, place + 0.35, color="black", lw=1.5)
@@ -148,7 +148,7 @@ def _plot(path: Path, study: Study, rows: Sequence[DeviceFigures]) -> None:
         )  # fmt: skip
         top.set_title(TITLES[arm], fontsize=9)
         top.set_xticks(range(len(CONDITIONS)), [c.replace(" ", "\n") for c in CONDITIONS])
-        top.set_ylabel("acceptance of a device (bar: mean)")
+        top.set_ylabel("match of a device's drafts (bar: mean)")
         top.legend(fontsize=8)
         for condition in LEARNED[:2]:
             losses = curve(study, arm, condition)

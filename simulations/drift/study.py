@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fleet.errors import InvalidInputError, OutputError
 from fleet.federation.ledger import FolderLedger
-from fleet.models.checkpoint import load_transformer
+from fleet.models.checkpoint import load_tokenizer, load_transformer
 from fleet.models.head_weights import HeadWeights
 from fleet.training.budget import progress_bar
 from fleet.training.examples import load_examples
@@ -23,6 +23,7 @@ from simulations.drift.clouds import train_further
 from simulations.drift.figures import DeviceFigures, at_same_questions, device_figures
 from simulations.drift.heads import head_of, with_head
 from simulations.drift.learning import keep_samples, run_rounds, train_centrally
+from simulations.drift.looks import in_another_look
 from simulations.drift.order import CONDITIONS, LEARNED, Arm, Condition, Order
 from simulations.drift.seen import Seen, States, draw_and_look
 from simulations.drift.tastes import Taste, joined, tastes
@@ -86,8 +87,7 @@ class Study:
     def run(self) -> list[DeviceFigures]:
         """Draws, learns and draws again; the figures."""
         order = self.order
-        if "cloud" in order.arms:
-            _new_cloud(order)
+        _new_cloud(order)
         groups = list(self._groups())
         with _workers(order.processes) as run:
             steps = [
@@ -176,6 +176,10 @@ def _new_cloud(order: Order) -> None:
     if path.exists():
         return
     start, examples = order.models / "cloud.pt", load_examples(order.work)
+    if order.size.colour < 1:
+        tokenizer = load_tokenizer(order.models / "tokenizer.pt")
+        with progress_bar("pictures in another look") as bar:
+            examples = in_another_look(examples, tokenizer, order.size.colour, bar)
     with progress_bar("new cloud model") as bar:
         train_further(start, path, examples, order.size, order.seed, bar)
 
@@ -227,7 +231,7 @@ def _do_draw(work: _Work) -> None:
     before = work.condition == "before"
     drifted = work.arm == "captions" and not before
     wishes = joined([t.measured_after if drifted else t.measured_before for t in work.tastes])
-    family = _family(work.order, is_new=work.arm == "cloud" and not before)
+    family = _family(work.order, is_new=not before)
     if work.condition in LEARNED:
         family = with_head(family, HeadWeights.load(work.folder.head(work.condition)))
     keeps = work.condition == "no rounds"
@@ -242,7 +246,7 @@ def _do_draw(work: _Work) -> None:
 
 def _do_sample(work: _Work) -> None:
     (taste,), (device,), order = work.tastes, work.devices, work.order
-    folder, family = work.folder.node(device), _family(order, is_new=work.arm == "cloud")
+    folder, family = work.folder.node(device), _family(order, is_new=True)
     wishes = taste.learned_after if work.arm == "captions" else taste.learned_before
     seen, states = draw_and_look(family, order.shipped.method, wishes, keeps_states=True)
     assert states is not None
@@ -259,6 +263,8 @@ def _do_learn(work: _Work) -> None:
         train_centrally(nodes, head, order.plan).save(folder.head(loss))
         return
     plan = replace(order.plan, loss=loss)
+    if loss == "distillation":
+        plan = replace(plan, node_ball=0.0)  # plain: neither samples nor nodes that are worst
     run_rounds(folder.rounds(loss), nodes, head, plan).save(folder.head(loss))
 
 

@@ -13,7 +13,7 @@ from simulations.evaluation.catalogue import Shipped
 from simulations.evaluation.sampling_rule import SamplingRule
 from tests.unit.models.tiny_family import CODES, GRID, write_work
 
-SIZE = Size(devices=3, pictures=8, measured=3, law_share=1.0, further=4, peak=2.0)
+SIZE = Size(devices=3, pictures=8, measured=3, law_share=1.0, further=4, peak=2.0, colour=1.0)
 PLAN = Plan(rounds=2, steps=20, batch=64, rate=0.03, rank=0, least_samples=20)
 # A coin asks about half of the drafts of any model.
 SHIPPED = Shipped(SamplingRule(0.9, 20, 2.0), Policy("random", 0.5), 2)

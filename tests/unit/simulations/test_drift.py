@@ -161,8 +161,9 @@ def test_rounds_bring_the_device_nearer_to_a_cloud_that_moved(rows: list[DeviceF
             tv = figures(rows, arm, condition, "same_tv")
             assert tv < 0.95 * figures(rows, arm, "no rounds", "same_tv")
             assert figures(rows, arm, condition, "tv") < figures(rows, arm, "no rounds", "tv")
-    # The arms begin with the same pictures, and only the first has another cloud model.
+    # The arms begin with the same pictures; both have another cloud model, one other captions too.
     assert figures(rows, "cloud", "before", "match") == figures(rows, "captions", "before", "match")
+    assert figures(rows, "cloud", "no rounds", "tv") != figures(rows, "captions", "no rounds", "tv")
     assert figures(rows, "cloud", "no rounds", "tv") != figures(rows, "cloud", "before", "tv")
 
 
@@ -230,9 +231,9 @@ def test_samples_are_split_into_those_trained_on_and_those_held_out(
 # ── The arithmetic of a line ──────────────────────────────────────────────────────────────
 
 
-def row(condition: Condition, device: int, acceptance: float) -> DeviceFigures:
-    rest = dict.fromkeys(DeviceFigures.__slots__[6:], 0.5)
-    return DeviceFigures("cloud", condition, device, "google: cats", 1, acceptance, **rest)
+def row(condition: Condition, device: int, match: float) -> DeviceFigures:
+    rest = dict.fromkeys(DeviceFigures.__slots__[5:], 0.5) | {"match": match}
+    return DeviceFigures("cloud", condition, device, "google: cats", 1, **rest)
 
 
 def test_what_is_restored_is_the_gain_over_the_fall() -> None:
