@@ -13,7 +13,7 @@ QoS = Literal[0, 1]
 
 
 class Acknowledge(Protocol):
-    """Tells the broker that a payload's effect is durable."""
+    """Tells the broker that a payload's effect is durable; calling it again does nothing."""
 
     def __call__(self) -> None: ...
 

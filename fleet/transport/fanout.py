@@ -182,7 +182,7 @@ class Fanout:
             self._counters.unclaimed += not self._is_known(arrival.topic)
             arrival.ack()
             return
-        if len(takers) == 1 and not arrival.qos:  # by far the most, and nothing to acknowledge
+        if len(takers) == 1:  # by far the most
             takers[0].put(arrival)
             return
         shared = _SharedAck(len(takers), arrival.ack)

@@ -1,15 +1,13 @@
 """paho clients and packet properties as our links want them."""
 
 import functools
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties, VariableByteIntegers
+from paho.mqtt.properties import Properties
 
 from fleet.protocol.codec import MAX_MESSAGE_BYTES
 from fleet.transport.base import Will
@@ -19,7 +17,6 @@ from fleet.transport.wire import Wire
 RECEIVE_MAXIMUM = 256  # QoS 1 payloads that may wait for their acknowledgement here
 SEND_MAXIMUM = 20  # QoS 1 publishes that may wait for the broker; mosquitto's own default
 PACKET_OVERHEAD_BYTES = 4096  # topic and properties around a message
-_KEPT_BYTES = 64  # of properties that are kept as they were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,42 +72,25 @@ def subscription_properties(number: int) -> Properties:
     return _properties(PacketTypes.SUBSCRIBE, SubscriptionIdentifier=number)
 
 
-def expiry_properties(expiry_s: float | None) -> Properties | None:
-    """How long the broker may keep a payload, in whole seconds from 1."""
-    return None if expiry_s is None else _expiry(max(1, math.ceil(expiry_s)))
-
-
 @functools.lru_cache(maxsize=64)
-def _expiry(seconds: int) -> Properties:
-    return _properties(PacketTypes.PUBLISH, MessageExpiryInterval=seconds)
+def expiry_properties(expiry_s: int | None) -> Properties | None:
+    """How long the broker may keep a payload, in seconds."""
+    if expiry_s is None:
+        return None
+    return _properties(PacketTypes.PUBLISH, MessageExpiryInterval=expiry_s)
 
 
 def _lighten(kind: type[Properties]) -> None:
-    """Lets paho's properties share their tables, and read the same bytes once.
+    """Lets paho's properties share their tables, of all properties there are.
 
-    paho makes tables of all properties for each packet, and looks through them name by name: a
-    third of the time that a payload takes here. Nobody changes these tables.
+    paho makes them for each packet; nobody changes them.
     """
-    plain: Callable[..., Any] = kind.unpack
     tables = {n: v for n, v in vars(_properties(PacketTypes.PUBLISH)).items() if n != "packetType"}
 
     def begin(self: Properties, packetType: int) -> None:  # noqa: N803 - paho's name
         self.__dict__.update(tables, packetType=packetType)
 
-    @functools.lru_cache(maxsize=256)
-    def read(packet: int, data: bytes) -> dict[str, Any]:
-        found = _properties(packet)
-        plain(found, data)
-        return vars(found)
-
-    def unpack(self: Properties, buffer: bytes) -> tuple[Properties, int]:
-        length, size = VariableByteIntegers.decode(buffer)  # type: ignore[no-untyped-call]
-        if length > _KEPT_BYTES:
-            return plain(self, buffer)  # type: ignore[no-any-return]
-        self.__dict__.update(read(self.packetType, bytes(buffer[: size + length])))
-        return self, size + length
-
-    kind.__init__, kind.unpack = begin, unpack  # type: ignore[method-assign]
+    kind.__init__ = begin  # type: ignore[method-assign]
 
 
 def _properties(packet: int, **values: int) -> Properties:

@@ -1,16 +1,18 @@
 """One MQTT 5 connection: paho on the event loop, no threads, acknowledgement by hand.
 
+Payloads that arrive, their acknowledgements and QoS 0 payloads pass paho by (`packets.py`); what
+is sent leaves together at the end of the event loop's turn.
+
 paho's own reconnection is not used: every link is a new client on a new socket, so nothing of
 a lost link (unsent packets, packet ids, half a packet) leaks into the next.
 """
 
 import asyncio
 import contextlib
-import functools
-import itertools
 import math
 import zlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +21,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fleet.errors import TransportError
+from fleet.transport import packets
 from fleet.transport.base import Acknowledge, Inbound, QoS
 from fleet.transport.broker import BrokerSettings
 from fleet.transport.paho_client import (
@@ -33,6 +36,7 @@ from fleet.transport.wire import Wire
 TICK_S = 1.0
 GOODBYE_S = 1.0
 _TAKEN_OVER = 0x8E
+_TOGETHER_BYTES = 1 << 16  # that wait for the end of a turn; beyond it they are written at once
 
 
 class PahoLink:
@@ -49,7 +53,8 @@ class PahoLink:
         self._granted: dict[str, QoS] = {}
         self._names: dict[int, str] = {}  # subscription identifier: filter
         self._answers: dict[int, asyncio.Future[ReasonCode]] = {}  # by packet id
-        self._is_acknowledged: dict[int, bool] = {}  # by packet id, in the order of arrival
+        self._arrivals: deque[_Arrival] = deque()  # not acknowledged to the broker, in order
+        self._turn: asyncio.Handle | None = None  # at whose end what waits is sent
         self._logged_in: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
         self._writable = asyncio.Event()
@@ -59,7 +64,6 @@ class PahoLink:
         self._client = make_client(wire, broker, identity)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
-        self._client.on_message = self._on_message
         self._client.on_publish = self._on_answer
         self._client.on_subscribe = self._on_answer
 
@@ -94,16 +98,24 @@ class PahoLink:
             async with self._deadline("a packet was not taken"):
                 await self._writable.wait()
         self._check_up()
-        info = self._client.publish(topic, payload, qos, retain, expiry_properties(expiry_s))
+        if qos:
+            await self._publish_surely(topic, payload, retain, expiry_s)
+        else:
+            self._send(packets.publish(topic, payload, retain=retain, expiry_s=_whole(expiry_s)))
+
+    async def _publish_surely(
+        self, topic: str, payload: bytes, retain: bool, expiry_s: float | None
+    ) -> None:
+        properties = expiry_properties(_whole(expiry_s))
+        info = self._client.publish(topic, payload, 1, retain, properties)
         if info.rc != paho.MQTT_ERR_SUCCESS:
             raise TransportError(f"{topic} was not sent: {paho.error_string(info.rc)}")
-        answer = self._expect(info.mid) if qos else None
-        self._flush()
-        if answer is not None:
-            async with self._deadline("a payload was not acknowledged"):
-                reason = await answer
-            if reason.is_failure:
-                raise TransportError(f"the broker refused a payload for {topic}: {reason}")
+        answer = self._expect(info.mid)
+        self._flush_soon()
+        async with self._deadline("a payload was not acknowledged"):
+            reason = await answer
+        if reason.is_failure:
+            raise TransportError(f"the broker refused a payload for {topic}: {reason}")
 
     async def subscribe(self, filters: Mapping[str, QoS]) -> None:
         """See `Link.subscribe`; one SUBSCRIBE for each filter, so that each has a number."""
@@ -146,8 +158,14 @@ class PahoLink:
     def _on_readable(self) -> None:
         try:
             self._wire.fill()
-            while self._wire.has_data and not self._ended.done():
-                self._client.loop_read()
+            while not self._ended.done() and (packet := self._wire.packet()) is not None:
+                if packet[0] >> 4 == packets.PUBLISH:
+                    self._arrive(packets.read_publish(packet))
+                else:
+                    self._wire.offer(packet)
+                    self._client.loop_read()
+            if self._wire.has_ended and not self._ended.done():
+                self._client.loop_read()  # it notices, and knows whether we wanted it
         except Exception as error:  # noqa: BLE001 - a bad packet ends the link, not the loop
             self._end(Ending(f"a packet could not be handled: {error!r}"))
         self._flush()
@@ -158,11 +176,31 @@ class PahoLink:
         if not self._ended.done():
             self._timer = self._loop.call_later(TICK_S, self._tick)
 
+    def _send(self, packet: bytes) -> None:
+        self._wire.send(packet)
+        if self._wire.unsent < _TOGETHER_BYTES:
+            self._flush_soon()
+        else:
+            self._flush()
+
+    def _flush_soon(self) -> None:
+        """Writes what waits when all who run in this turn of the loop have had their say."""
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         """Writes what waits, now or when the socket has room."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         if not self._ended.done() and self._client.want_write():
             self._client.loop_write()
-        blocked = not self._ended.done() and self._client.want_write()
+        if not self._ended.done():
+            try:
+                self._wire.flush()
+            except OSError:
+                self._end(Ending("the connection was lost"))
+        blocked = not self._ended.done() and self._wire.unsent > 0
         if blocked and self._writable.is_set():
             self._writable.clear()
             self._loop.add_writer(self._descriptor, self._flush)
@@ -206,19 +244,6 @@ class PahoLink:
         why = f"it ended the link: {reason}" if said else "the connection was lost"
         self._end(Ending(why, said, taken_over=said and reason.value == _TAKEN_OVER))
 
-    def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
-        numbers = getattr(message.properties, "SubscriptionIdentifier", [])
-        names = [self._names[number] for number in numbers if number in self._names]
-        qos: QoS = 1 if message.qos else 0
-        ack: Acknowledge = _nothing
-        if qos:
-            self._is_acknowledged[message.mid] = False
-            ack = functools.partial(self._acknowledge, message.mid)
-        self._deliver(
-            Inbound(message.topic, bytes(message.payload), message.retain, ack, qos),
-            tuple(names) or None,
-        )
-
     def _on_answer(self, _client: Any, _userdata: Any, mid: int, reasons: Any, _given: Any) -> None:
         answer = self._answers.pop(mid, None)
         if answer is not None and not answer.done():
@@ -241,19 +266,22 @@ class PahoLink:
             raise TransportError(self._sentence(Ending("the connection was lost")))
         return self._expect(mid)
 
-    def _acknowledge(self, mid: int) -> None:
+    def _arrive(self, publish: packets.Publish) -> None:
+        topic, payload, qos, retained, mid, numbers = publish
+        names = tuple(self._names[number] for number in numbers if number in self._names)
+        ack: Acknowledge = _nothing
+        if qos:
+            ack = arrival = _Arrival(mid, self._acknowledge)
+            self._arrivals.append(arrival)
+        self._deliver(Inbound(topic, payload, retained, ack, qos), names or None)
+
+    def _acknowledge(self) -> None:
         """Sends PUBACKs in the order of arrival (MQTT 5, section 4.6), as far as they are due.
 
         rumqttd throws out a client that changes the order.
         """
-        if self._ended.done():
-            return
-        self._is_acknowledged[mid] = True
-        due = list(itertools.takewhile(self._is_acknowledged.get, self._is_acknowledged))
-        for number in due:
-            del self._is_acknowledged[number]
-            self._client.ack(number, 1)
-        self._flush()
+        while self._arrivals and self._arrivals[0].is_done and not self._ended.done():
+            self._send(packets.puback(self._arrivals.popleft().mid))
 
     def _check_up(self) -> None:
         if self._ended.done():
@@ -277,6 +305,26 @@ class PahoLink:
                 " it spoke MQTT 5: check broker.port and broker.tls.enabled"
             )
         return f"the link to the broker at {self._broker.address} is down: {ending.reason}"
+
+
+class _Arrival:
+    """A payload of QoS 1, until it is acknowledged; calling it does that."""
+
+    __slots__ = ("_acknowledge", "is_done", "mid")
+
+    def __init__(self, mid: int, acknowledge: Callable[[], None]) -> None:
+        self.mid = mid
+        self.is_done = False
+        self._acknowledge = acknowledge
+
+    def __call__(self) -> None:
+        self.is_done = True
+        self._acknowledge()
+
+
+def _whole(expiry_s: float | None) -> int | None:
+    """How long the broker may keep a payload, in whole seconds from 1."""
+    return None if expiry_s is None else max(1, math.ceil(expiry_s))
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""A connected, non-blocking socket to a broker, with or without TLS, read through a buffer."""
+"""A connected, non-blocking socket to a broker, with or without TLS, buffered both ways."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from fleet.errors import TransportError
 from fleet.transport.broker import BrokerSettings, TlsSettings
+from fleet.transport.packets import end_of
 
 _CHUNK_BYTES = 1 << 16
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux only
@@ -40,59 +41,85 @@ async def open_wire(broker: BrokerSettings) -> "Wire":
 
 
 class Wire:
-    """What paho needs of a socket (`recv`, `send`, `close`, `fileno`, `setblocking`).
+    """What paho needs of a socket (`recv`, `send`, `close`, `fileno`, `setblocking`), by packets.
 
-    `fill` reads all that has arrived in one call, so that a small packet costs one system
-    call instead of three, and TLS leaves nothing behind that the event loop cannot see.
+    `fill` reads all that has arrived in one call, and `flush` writes all that was sent since, so
+    that many small packets cost one system call. TLS leaves nothing behind that the event loop
+    cannot see. paho gets one whole packet at a time, and its own never mix with others.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._buffer = bytearray()
-        self._position = 0
-        self._has_ended = False
+        self._arrived = bytearray()
+        self._position = 0  # of the first byte that was not taken
+        self._offered = b""
+        self._unsent = bytearray()
+        self.has_ended = False  # the broker has closed the socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
-    def has_data(self) -> bool:
-        """Whether `recv` has something to say, be it that the broker closed the socket."""
-        return self._position < len(self._buffer) or self._has_ended
+    def unsent(self) -> int:
+        """Bytes that wait for `flush`, or for room in the kernel."""
+        return len(self._unsent)
 
     def fill(self) -> None:
         """Moves what has arrived into the buffer."""
         try:
             while True:
                 data = self._sock.recv(_CHUNK_BYTES)
-                self._buffer += data
-                self._has_ended = not data
+                self._arrived += data
+                self.has_ended = not data
                 if not isinstance(self._sock, ssl.SSLSocket) or not self._sock.pending():
                     break
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError:
-            self._has_ended = True
-        if _QUICKACK is not None and not self._has_ended:
+            self.has_ended = True
+        if _QUICKACK is not None and not self.has_ended:
             # The kernel clears it again by itself. Without it a broker with Nagle's algorithm
             # on waits 40 ms for our delayed acknowledgement.
             self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
-    def recv(self, size: int) -> bytes:
-        """At most `size` bytes of the buffer; b"" when the broker has closed the socket."""
-        data = bytes(self._buffer[self._position : self._position + size])
-        self._position += len(data)
-        if self._position == len(self._buffer):
-            self._buffer.clear()
+    def packet(self) -> bytes | None:
+        """Takes the next packet that has arrived whole.
+
+        Raises:
+            ProtocolError: What arrived is no packet.
+        """
+        end = end_of(self._arrived, self._position)
+        if end is None:
+            del self._arrived[: self._position]
             self._position = 0
-        if not data and not self._has_ended:
+            return None
+        packet = bytes(memoryview(self._arrived)[self._position : end])
+        self._position = end
+        return packet
+
+    def offer(self, packet: bytes) -> None:
+        """Lets `recv` give a packet."""
+        self._offered = packet
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes of what is offered; b"" when the broker has closed the socket."""
+        data, self._offered = self._offered[:size], self._offered[size:]
+        if not data and not self.has_ended:
             raise BlockingIOError
         return data
 
     def send(self, data: bytes) -> int:
-        """How many bytes of `data` the kernel has taken."""
-        try:
-            return self._sock.send(data)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
+        """Takes all of `data`, to be sent by `flush`."""
+        self._unsent += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Gives the kernel as much as it takes.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
 
     def setblocking(self, flag: bool) -> None:
         """The socket never blocks."""
@@ -102,8 +129,9 @@ class Wire:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Says that no more bytes will come; `finish` frees the socket."""
+        """Sends what it can and says that no more will come; `finish` frees the socket."""
         with contextlib.suppress(OSError):
+            self.flush()
             self._sock.shutdown(socket.SHUT_WR)
 
     async def finish(self, deadline_s: float) -> None:
