@@ -12,7 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    Connection,
+    Engine,
+    Executable,
+    Text,
+    any_,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
@@ -210,6 +223,17 @@ def insert_or_update(connection: Connection, row: type[Base], changed: set[str])
 def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Executable:
     """An INSERT that adds the `summed` columns where the primary key is there already."""
     return _insert_or_add(connection.dialect.name, row, tuple(summed))
+
+
+def among(dialect: str, column: Any, name: str) -> Any:
+    """Whether a column holds one of the texts in the list that is given as `name`.
+
+    The list is one parameter: SQLAlchemy's own way spells the statement anew for each length.
+    """
+    if dialect == "sqlite":
+        given = func.json_each(bindparam(name, type_=JSON)).table_valued("value")
+        return column.in_(select(given.c.value))
+    return column == any_(bindparam(name, type_=ARRAY(Text)))
 
 
 # Making a statement takes longer than running it, and there are few: each is made once.

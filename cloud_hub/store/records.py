@@ -8,12 +8,13 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, bindparam, select
+from sqlalchemy import Connection, Executable, Select, select
 
 from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import (
     BadValueError,
     Database,
+    among,
     insert_new,
     insert_or_update,
 )
@@ -164,7 +165,11 @@ def store_statuses(
 
 def _know_nodes(connection: Connection, nodes: set[str], now: datetime) -> None:
     """Makes rows for nodes that are not there yet: a record may come before the first status."""
-    known = set(connection.execute(_known(), {"nodes": sorted(nodes)}).scalars().all())
+    known = set(
+        connection.execute(_known(connection.dialect.name), {"nodes": sorted(nodes)})
+        .scalars()
+        .all()
+    )
     if nodes <= known:
         return
     empty: dict[str, Any] = dict.fromkeys(
@@ -181,9 +186,8 @@ def _know_nodes(connection: Connection, nodes: set[str], now: datetime) -> None:
 
 
 @cache
-def _known() -> Select[str]:
-    nodes: Any = bindparam("nodes", expanding=True)
-    return select(NodeRow.node_id).where(NodeRow.node_id.in_(nodes))
+def _known(dialect: str) -> Select[str]:
+    return select(NodeRow.node_id).where(among(dialect, NodeRow.node_id, "nodes"))
 
 
 @cache

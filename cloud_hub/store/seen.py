@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Select, bindparam, select, update
 
 from cloud_hub.store.bulk import write_rows
-from cloud_hub.store.database import insert_new
+from cloud_hub.store.database import among, insert_new
 from cloud_hub.store.tables import BootRow
 
 Key = tuple[str, str, int]  # node, boot, sequence
@@ -53,13 +53,13 @@ def _locked(
     connection: Connection, boots: Collection[tuple[str, str]], now: datetime
 ) -> list[tuple[tuple[str, str], bytes]]:
     """What was seen of boots; those that are not there yet are made, before any is locked."""
-    there = _read(connection, boots, _those())
+    there = _read(connection, boots, _those(connection.dialect.name))
     if len(there) == len(boots) and connection.dialect.name == "sqlite":
         return there  # nobody else writes meanwhile
     names = ("node_id", "boot_id", "seen", "first_seen_at", "last_seen_at")
     rows = [(*boot, b"", now, now) for boot in sorted(set(boots) - {boot for boot, _ in there})]
     write_rows(connection, insert_new(connection, BootRow), names, rows)
-    return _read(connection, boots, _locking())
+    return _read(connection, boots, _locking(connection.dialect.name))
 
 
 def _read(
@@ -74,18 +74,16 @@ def _read(
 
 
 @cache
-def _those() -> Select[Any]:
+def _those(dialect: str) -> Select[Any]:
     """Boots of some `nodes` with some names (`boots`), in order."""
     key = (BootRow.node_id, BootRow.boot_id)
-    nodes: Any = bindparam("nodes", expanding=True)
-    boots: Any = bindparam("boots", expanding=True)
-    query: Any = select(*key, BootRow.seen).where(key[0].in_(nodes), key[1].in_(boots))
-    return query.order_by(*key)  # type: ignore[no-any-return]
+    asked = (among(dialect, key[0], "nodes"), among(dialect, key[1], "boots"))
+    return select(*key, BootRow.seen).where(*asked).order_by(*key)
 
 
 @cache
-def _locking() -> Select[Any]:
-    return _those().with_for_update()
+def _locking(dialect: str) -> Select[Any]:
+    return _those(dialect).with_for_update()
 
 
 @cache

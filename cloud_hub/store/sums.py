@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import Connection, Select, Subquery, bindparam, select
 
 from cloud_hub.store.bulk import write_rows
-from cloud_hub.store.database import insert_new, insert_or_add
+from cloud_hub.store.database import among, insert_new, insert_or_add
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
 from fleet.buckets import SCORE_BINS, bucket_of, score_bins
 from fleet.protocol.messages import GenerationRecord
@@ -84,16 +84,16 @@ def _known(connection: Connection, spans: set[Key]) -> dict[Key, int]:
         "hours": list({starts_at for starts_at, *_ in spans}),
         "nodes": list({node for _, _, node, *_ in spans}),
     }
-    found = connection.execute(_spans(), asked).all()
+    found = connection.execute(_spans(connection.dialect.name), asked).all()
     return {tuple(span): number for number, *span in found}
 
 
 @cache
-def _spans() -> Select[Any]:
+def _spans(dialect: str) -> Select[Any]:
     """Spans by when they begin (`hours`) and whose they are (`nodes`); made once."""
     return select(SpanRow.id, *(getattr(SpanRow, name) for name in SPAN)).where(
         SpanRow.starts_at.in_(bindparam("hours", expanding=True)),
-        SpanRow.node_id.in_(bindparam("nodes", expanding=True)),
+        among(dialect, SpanRow.node_id, "nodes"),
     )
 
 
