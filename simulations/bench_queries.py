@@ -21,6 +21,7 @@ from cloud_hub.store.answers import Period
 from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import Database
 from cloud_hub.store.days import make_days
+from cloud_hub.store.histograms import METRICS
 from cloud_hub.store.revision import migrate
 from cloud_hub.store.sums import DAY_S, HOUR_S, TABLES, columns
 from cloud_hub.store.tables import (
@@ -39,7 +40,6 @@ from fleet.ids import new_id
 from simulations.sample_records import TOKENS, record_at
 
 _AT_ONCE = 5000
-_METRICS = ("duration_s", "device_s", "wait_s", "queue_s", "forward_s", "bytes")
 _REGIONS, _LOCAL_BINS = 16, 12  # of the checked tokens
 _TEMPLATES = 32  # histograms that spans share
 _CHECKED = 20  # positions of a spot check
@@ -181,7 +181,7 @@ def _node(name: str, now: datetime) -> dict[str, Any]:
 
 
 def _span(number: int, node: str, starts_at: datetime, span_s: int) -> dict[str, Any]:
-    versions = {"device_version": "d" * 12, "cloud_version": "c" * 12, "policy": "spread"}
+    versions = {"device_version": "d" * 16, "cloud_version": "c" * 16, "policy": "spread"}
     return {"id": number, "starts_at": starts_at, "span_s": span_s, "node_id": node} | versions
 
 
@@ -194,16 +194,22 @@ def _sums(counts: list[int], _: np.random.Generator) -> Iterator[dict[str, Any]]
 
 
 def _histograms(counts: list[int], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    kept: dict[tuple[int, str, int], Counter[int]] = {}
+    kept: dict[tuple[int, int], list[dict[str, int]]] = {}
     for index, count in enumerate(counts):
-        for metric in _METRICS:
-            key = (index % _TEMPLATES, metric, count)
-            if key not in kept:
-                values = rng.gamma(2, size=count) * (9000 if metric == "bytes" else 1)
-                kept[key] = Counter(map(bucket_of, values.tolist()))
-            for bucket, pictures in kept[key].items():
-                row = {"span_id": index + 1, "metric": metric, "bucket": bucket}
-                yield row | {"pictures": pictures}
+        key = (index % _TEMPLATES, count)
+        if key not in kept:
+            kept[key] = list(_histogram(count, rng))
+        for row in kept[key]:
+            yield {"span_id": index + 1} | row
+
+
+def _histogram(count: int, rng: np.random.Generator) -> Iterator[dict[str, int]]:
+    counted = {}
+    for metric in METRICS:
+        values = rng.gamma(2, size=count) * (9000 if metric == "bytes" else 1)
+        counted[metric] = Counter(map(bucket_of, values.tolist()))
+    for bucket in set().union(*counted.values()):
+        yield {"bucket": bucket} | {metric: counted[metric][bucket] for metric in METRICS}
 
 
 def _scores(counts: list[int], rng: np.random.Generator) -> Iterator[dict[str, Any]]:

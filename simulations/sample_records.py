@@ -22,13 +22,13 @@ def record_at(index: int) -> GenerationRecord:
     counts = np.bincount(decisions, minlength=5).tolist()
     confidences = np.where(decisions == 1, 0, rng.integers(0, 256, TOKENS)).astype(np.uint8)
     return GenerationRecord(
-        boot_id=BootId(f"boot-{index % NODES}"),
+        boot_id=BootId(f"{index % NODES:032x}"),
         sequence=index // NODES,
         generation_id=GenerationId(new_id()),
         created_at=1.7e9 + index,
         agent_version="0.1.0",
-        device_version=ModelVersion("d" * 12),
-        cloud_version=ModelVersion("c" * 12),
+        device_version=ModelVersion("d" * 16),
+        cloud_version=ModelVersion("c" * 16),
         caption_hash=f"{index:064x}",
         seed=index,
         sampling=Sampling(temperature=1.0, top_k=0, guidance=4.0),

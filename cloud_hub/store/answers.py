@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from cloud_hub.store import views
+from cloud_hub.store.histograms import METRICS
 from cloud_hub.store.sums import DAY_S, columns, hour_of, rows_of
 from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
 from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, quantile
@@ -48,8 +49,9 @@ _COLUMNS = {
     "policy": "policy",
     "region": "region",
     "score": "score_bin",
+    "bucket": "bucket",
 }
-_ALLOWED = {CheckSumRow: BY_CHECKS, ScoreSumRow: BY_SCORES}
+_ALLOWED = {CheckSumRow: BY_CHECKS, ScoreSumRow: BY_SCORES, HistogramRow: (*BY, "bucket")}
 _BINS = range(SCORE_BINS)
 
 
@@ -110,22 +112,17 @@ def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Ans
 
 def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """Quantiles of each metric by groups, each within `buckets.ALPHA` of the value of its rank."""
-    groups = _columns_of(connection, by, BY)
-    rows_there = rows_of(HistogramRow).c
-    metric, bucket = rows_there.metric, rows_there.bucket
-    counts = (
-        select(*groups, metric, bucket, func.sum(cast(rows_there.pictures, Double)))
-        .where(period.covers(HistogramRow))
-        .group_by(*groups, metric, bucket)
-        .order_by(*groups, metric, bucket)
-    )
-    found: defaultdict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
-    for *group, number, count in connection.execute(counts):
-        found[tuple(group)].append((number, int(count)))
-    rows = [
-        (*group, sum(n for _, n in pairs), *(quantile(pairs, q) for q in QUANTILES))
-        for group, pairs in found.items()
-    ]
+    _check_groups(by, BY)
+    found: defaultdict[tuple[Any, ...], list[tuple[int, dict[str, float]]]] = defaultdict(list)
+    buckets = [*by, "bucket"]
+    for *group, bucket, counts in _grouped(connection, HistogramRow, buckets, period, METRICS):
+        found[tuple(group)].append((bucket, counts))
+    rows: list[tuple[Any, ...]] = []
+    for key, counted in found.items():
+        for metric in sorted(METRICS):
+            pairs = [(bucket, int(counts[metric])) for bucket, counts in counted if counts[metric]]
+            total = sum(count for _, count in pairs)
+            rows.append((*key, metric, total, *(quantile(pairs, q) for q in QUANTILES)))
     return Answer((*by, "metric", "pictures", *(f"p{q * 100:g}" for q in QUANTILES)), rows)
 
 
@@ -252,13 +249,17 @@ def _grouped(
 def _columns_of(
     connection: Connection, by: Sequence[str], allowed: Sequence[str]
 ) -> list[ColumnElement[Any]]:
+    _check_groups(by, allowed)
+    day = views.day_of(connection.dialect.name)
+    return [literal_column(day if name == "day" else _COLUMNS[name]) for name in by]
+
+
+def _check_groups(by: Sequence[str], allowed: Sequence[str]) -> None:
     unknown = [name for name in by if name not in allowed]
     if unknown:
         raise InvalidInputError(
             f"--by {unknown[0]!r} is unknown: take some of {', '.join(allowed)}"
         )
-    day = views.day_of(connection.dialect.name)
-    return [literal_column(day if name == "day" else _COLUMNS[name]) for name in by]
 
 
 def _shown(by: Sequence[str], group: Sequence[Any]) -> list[Any]:

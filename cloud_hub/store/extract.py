@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import JSON, Connection, FromClause, func, select, text
 
-from cloud_hub.store.sums import SPAN, TABLES, keys, rows_of
+from cloud_hub.store.histograms import by_metric
+from cloud_hub.store.sums import TABLES, rows_of
 from cloud_hub.store.tables import (
     AuditRow,
     Base,
@@ -43,7 +44,9 @@ SUMS = {row.__tablename__: row for row in TABLES}
 
 
 def _rows_of(row: type[Base]) -> FromClause:
-    return rows_of(row) if row.__tablename__ in SUMS else row.__table__
+    if row is HistogramRow:
+        return by_metric()
+    return rows_of(row) if row in TABLES else row.__table__
 
 
 HOURLY = {row.__tablename__: (_rows_of(row), moment) for row, moment in _HOURLY.items()}
@@ -86,9 +89,8 @@ def rows(
 
 
 def _order(found: FromClause, table: str) -> list[Any]:
-    if table in SUMS:
-        return [found.c[name] for name in (*SPAN, *keys(SUMS[table]))]
-    return list(found.primary_key)
+    # A sum's columns begin with its span and the rest of its key.
+    return list(found.c if table in SUMS else found.primary_key)
 
 
 def json_columns(table: str) -> set[str]:

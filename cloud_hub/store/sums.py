@@ -21,7 +21,7 @@ Key = tuple[Any, ...]
 SPAN = ("starts_at", "span_s", "node_id", "device_version", "cloud_version", "policy")
 _KEYS: dict[type[Base], tuple[str, ...]] = {  # beside the span
     SumRow: (),
-    HistogramRow: ("metric", "bucket"),
+    HistogramRow: ("bucket",),
     ScoreSumRow: ("score_bin",),
     CheckSumRow: ("region", "score_bin"),
 }
@@ -135,8 +135,8 @@ def count_pictures(
         place = sums.place((hour, HOUR_S, node, *versions))
         counted = (1, int(record.forwards > 0), int(record.fallback != ""))
         sums.add_row(SumRow, place, (), counted + _summed()(record))
-        for metric, value in metrics(record).items():
-            sums.add_row(HistogramRow, place, (metric, bucket_of(value)), (1,))
+        for one, value in zip(_ones(), _measured(record), strict=True):
+            sums.add_row(HistogramRow, place, (bucket_of(value),), one)
         if len(record.scores) == len(record.decisions):  # else the node dropped or never kept them
             with_arrays.append((place, record))
     numbers = sums.write(connection)
@@ -168,13 +168,20 @@ def _scores(numbers: list[int], pictures: Sequence[tuple[int, GenerationRecord]]
     return map(tuple, np.column_stack((*key, *became)).tolist())
 
 
-def metrics(record: GenerationRecord) -> dict[str, float]:
-    """What histograms are kept of."""
-    return {
-        "duration_s": record.duration_s,
-        "device_s": record.device_s,
-        "wait_s": record.wait_s,
-        "queue_s": record.queue_s,
-        "forward_s": record.forward_s,
-        "bytes": record.bytes_up + record.bytes_down,
-    }
+def _measured(record: GenerationRecord) -> tuple[float, ...]:
+    """What histograms are kept of, in the order of their columns."""
+    return (
+        record.duration_s,
+        record.device_s,
+        record.wait_s,
+        record.queue_s,
+        record.forward_s,
+        record.bytes_up + record.bytes_down,
+    )
+
+
+@cache
+def _ones() -> list[tuple[int, ...]]:
+    """One picture of each metric, as amounts of a histogram's row."""
+    count = len(columns(HistogramRow))
+    return [tuple(int(place == metric) for place in range(count)) for metric in range(count)]

@@ -4,11 +4,16 @@ They are made anew by every migration from the definitions that Python uses too;
 which edition a database has.
 """
 
-from sqlalchemy import Connection, inspect, text
+from typing import Any
 
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.sql.elements import KeyedColumnElement
+
+from cloud_hub.store import histograms
 from cloud_hub.store.sums import columns
-from cloud_hub.store.tables import GenerationRow, SumRow
-from fleet.buckets import GAMMA, SCORE_CODES_A_BIN, ZERO
+from cloud_hub.store.tables import GenerationRow, SumRow, TokenRow
+from cloud_hub.store.tables.base import Hex, shown_hex
+from fleet.buckets import SCORE_CODES_A_BIN
 from fleet.definitions import DECISIONS, RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 
@@ -57,7 +62,8 @@ def _queries(dialect: str) -> dict[str, str]:
     day = day_of(dialect)
     by = f"{day} AS day, {_SPAN}"
     groups = f"{day}, {_SPAN}"
-    pictures = [c.name for c in GenerationRow.__table__.columns if c.name not in _PACKED]
+    token = _shown(TokenRow.__table__.c.generation_id, dialect)
+    pictures = [_shown(c, dialect) for c in GenerationRow.__table__.c if c.name not in _PACKED]
     ratios = ", ".join(f"{ratio.sql} AS {_named(ratio.name)}" for ratio in RATIOS)
     summed = ", ".join(_sum(name) for name in columns(SumRow))
     spans = "JOIN span ON span.id = span_id"
@@ -67,9 +73,7 @@ def _queries(dialect: str) -> dict[str, str]:
         " CAST(local AS DOUBLE PRECISION) / NULLIF(tokens, 0) AS local_share FROM generation",
         "v_acceptance": f"SELECT {by}, {summed}, {ratios} FROM picture_sum {spans}"
         f" GROUP BY {groups}",
-        "v_latency": f"SELECT {by}, metric, bucket, CASE bucket WHEN {ZERO} THEN 0 ELSE"
-        f" 2 * POWER({GAMMA!r}, bucket) / {GAMMA + 1!r} END AS value, {_sum('pictures')}"
-        f" FROM histogram {spans} GROUP BY {groups}, metric, bucket",
+        "v_latency": histograms.view(f"day, {_SPAN}", by, groups),
         "v_score": f"SELECT {by}, score_bin, {_score(0)} AS score_from, {_score(1)} AS score_to,"
         f" {_sum('local')}, {_sum('verified')}, {_sum('corrected')},"
         f" {_sum('unverified')}, CAST(SUM(verified - corrected) AS DOUBLE PRECISION)"
@@ -82,7 +86,7 @@ def _queries(dialect: str) -> dict[str, str]:
         f" ({_FALSE} + {_SPREAD} / 2 + {_HALF}) / (1 + {_SPREAD}) AS high,"
         " SUM(harm) / NULLIF(SUM(checked), 0) AS harm"
         f" FROM check_sum {spans} GROUP BY {groups}, region, score_bin",
-        "v_token": "SELECT node_id, generation_id, position, received_at, score,"
+        "v_token": f"SELECT node_id, {token}, position, received_at, score,"
         f" CASE decision {_decisions()} END AS decision, confidence FROM token",
         "v_node": "SELECT * FROM node",
         "v_threshold": "SELECT * FROM threshold",
@@ -94,6 +98,13 @@ def _queries(dialect: str) -> dict[str, str]:
         " n.reason AS node_reason FROM rollout r"
         " LEFT JOIN rollout_node n ON n.rollout_id = r.rollout_id",
     }
+
+
+def _shown(column: KeyedColumnElement[Any], dialect: str) -> str:
+    """A column; a text that PostgreSQL keeps as bytes is a text again."""
+    if isinstance(column.type, Hex) and dialect != "sqlite":
+        return f"{shown_hex(column.name)} AS {column.name}"
+    return str(column.name)
 
 
 def _sum(column: str) -> str:

@@ -180,7 +180,7 @@ def _count(order: Order, url: str, done: str, seconds: float, mib: float) -> Fou
         for line in ledger_of(order.out, f"agent-{index}").read_text("ascii").splitlines()
     }
     with Database(url) as database:
-        names = "SELECT node_id, boot_id, sequence FROM generation"
+        names = "SELECT node_id, boot_id, sequence FROM v_picture"
         _, rows = database.select(names, 1 << 31)
         _, ((summed,),) = database.select("SELECT SUM(pictures) FROM picture_sum", 1)
     stored = {(node, boot, str(sequence)) for node, boot, sequence in rows}

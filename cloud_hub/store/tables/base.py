@@ -1,5 +1,6 @@
 """What all tables share: how moments are kept, what a Python type is, how constraints are named."""
 
+import re
 import struct
 import zlib
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    String,
     TypeDecorator,
 )
 from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeEngine
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -94,6 +97,47 @@ class Sparse(Deflated):
         return array.tobytes()
 
 
+class Hex(TypeDecorator[str]):
+    """A text that is nearly always 32 or 64 hexadecimal digits: PostgreSQL keeps their bytes.
+
+    Another text is kept as UTF-8, with a NUL before it where it would be taken for such bytes.
+    """
+
+    impl = LargeBinary
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[str]:
+        """What readers get."""
+        return str
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """SQLite keeps the text, which whoever opens the file can read."""
+        return dialect.type_descriptor(String(64) if dialect.name == "sqlite" else LargeBinary())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | bytes | None:
+        """Packs a text."""
+        if value is None or dialect.name == "sqlite":
+            return value
+        if _HEX(value):
+            return bytes.fromhex(value)
+        packed = value.encode()
+        return b"\0" + packed if len(packed) in _HASHES else packed
+
+    def process_result_value(self, value: str | bytes | None, _: Dialect) -> str | None:
+        """Unpacks it."""
+        if value is None or isinstance(value, str):
+            return value
+        return value.hex() if len(value) in _HASHES else value.lstrip(b"\0").decode()
+
+
+def shown_hex(column: str) -> str:
+    """The text of a `Hex` column in PostgreSQL's SQL."""
+    lengths = ", ".join(map(str, _HASHES))
+    text = f"convert_from(btrim({column}, '\\x00'), 'UTF8')"
+    return f"CASE WHEN length({column}) IN ({lengths}) THEN encode({column}, 'hex') ELSE {text} END"
+
+
 def deflated(array: bytes) -> bytes:
     """An array as `Deflated` stores it."""
     packer = zlib.compressobj(wbits=_SMALL, memLevel=5, strategy=zlib.Z_RLE)
@@ -105,6 +149,9 @@ _SPARSE_HEAD = struct.Struct("<BI")
 _RAW = -15  # no header, no check sum: the database has its own
 # Runs need no window of 32 KiB, whose memory costs more time than the array's few hundred bytes.
 _SMALL = -9
+
+_HASHES = (16, 32)  # bytes
+_HEX = re.compile("[0-9a-f]{32}|[0-9a-f]{64}").fullmatch
 
 # Of one picture; SQLite keeps any number as short as it is.
 COUNT = Integer().with_variant(BigInteger(), "sqlite")

@@ -8,19 +8,20 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cloud_hub.store.tables.base import COUNT, ROW_NUMBER, Base, Deflated, Sparse
+from cloud_hub.store.tables.base import COUNT, ROW_NUMBER, Base, Deflated, Hex, Sparse
 from cloud_hub.store.tables.counted import Counted
 
 
 class GenerationRow(Counted, Base):
     """One picture: the fields of `GenerationRecord`, and who reported it when.
 
-    `boot` says which records are there: a key over all partitions cannot.
+    `boot` says which records are there: a key over all partitions cannot. Nobody looks for a row
+    by its number, so PostgreSQL has no key of it.
     """
 
     __tablename__ = "generation"
     __table_args__ = (
-        Index(None, "node_id", "received_at"),
+        Index(None, "node_id"),  # for a node that is to be forgotten
         Index(None, "received_at"),
         Index(None, "generation_id", postgresql_using="hash"),  # whole ids are looked for
         {"postgresql_partition_by": "RANGE (received_at)"},
@@ -28,15 +29,15 @@ class GenerationRow(Counted, Base):
 
     id: Mapped[int] = mapped_column(ROW_NUMBER, primary_key=True, autoincrement=True)
     node_id: Mapped[str] = mapped_column(ForeignKey("node.node_id", ondelete="CASCADE"))
-    boot_id: Mapped[str] = mapped_column(String(64))
+    boot_id: Mapped[str] = mapped_column(Hex)
     sequence: Mapped[int]
     received_at: Mapped[datetime]  # hub clock; order and retention go by it
     created_at: Mapped[float]  # device clock, seconds since the epoch
-    generation_id: Mapped[str] = mapped_column(String(64))
+    generation_id: Mapped[str] = mapped_column(Hex)
     agent_version: Mapped[str] = mapped_column(String(64))
     device_version: Mapped[str] = mapped_column(String(64))
     cloud_version: Mapped[str] = mapped_column(String(64))
-    caption_hash: Mapped[str] = mapped_column(String(64))
+    caption_hash: Mapped[str] = mapped_column(Hex)  # sha256
     caption: Mapped[str] = mapped_column(Text)
     seed: Mapped[int]
     temperature: Mapped[float]
@@ -74,7 +75,7 @@ class SpotCheckRow(Base):
 
     check_id: Mapped[str] = mapped_column(String(64), primary_key=True)  # made by the worker
     node_id: Mapped[str] = mapped_column(String(63))
-    generation_id: Mapped[str] = mapped_column(String(64))
+    generation_id: Mapped[str] = mapped_column(Hex)
     cloud_version: Mapped[str] = mapped_column(String(64))
     checked_at: Mapped[datetime]  # hub clock
     is_counted: Mapped[bool]  # whether `check_sum` holds it
@@ -92,7 +93,7 @@ class TokenRow(Base):
     __table_args__ = (Index(None, "received_at"),)
 
     node_id: Mapped[str] = mapped_column(String(63), primary_key=True)
-    generation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    generation_id: Mapped[str] = mapped_column(Hex, primary_key=True)
     position: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     received_at: Mapped[datetime]
     score: Mapped[float]

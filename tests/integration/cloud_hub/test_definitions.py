@@ -4,15 +4,16 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from cloud_hub.cli import main
 from cloud_hub.store import answers
@@ -20,10 +21,11 @@ from cloud_hub.store.answers import Period
 from cloud_hub.store.checks import Check, count_checks, store_checks
 from cloud_hub.store.database import Database
 from cloud_hub.store.exposition import exposition
+from cloud_hub.store.histograms import by_metric
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import SumRow
-from fleet.buckets import ALPHA
+from fleet.buckets import ALPHA, bucket_of, value_of
 from fleet.definitions import RATIOS, accepted
 from fleet.ids import NodeId
 from fleet.protocol.messages import GenerationRecord
@@ -33,6 +35,13 @@ from tests.unit.cloud_hub.records import record
 NOW = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
 TOKENS = 64
 DERIVED = {"pictures", "calls", "fallbacks"}
+# Of those that PostgreSQL keeps as their bytes, and others, some as long as such bytes.
+BOOTS = ("boot", "b-of-16-letters-", "0a" * 16)
+HASHES = ("h", "ab" * 32, "AB" * 16, "ü" * 8)
+METRICS: dict[str, Callable[[GenerationRecord], float]] = {
+    **{n: attrgetter(n) for n in ("duration_s", "device_s", "wait_s", "queue_s", "forward_s")},
+    "bytes": lambda record: record.bytes_up + record.bytes_down,
+}
 
 
 class Log:
@@ -52,7 +61,7 @@ class Log:
         forwards = int(rng.integers(0, 5))
         fields: dict[str, Any] = {
             "sequence": index,
-            "generation_id": f"g{index}",
+            "generation_id": _picture(index),
             "device_version": f"d{rng.integers(2)}",
             "cloud_version": "c1" if forwards else "",
             "policy": ("spread", "verify_all")[int(rng.integers(2))],
@@ -67,6 +76,8 @@ class Log:
             "scores": rng.integers(100, 200, TOKENS).astype(np.uint8).tobytes(),
             "decisions": decisions.tobytes(),
             "confidences": bytes(TOKENS),
+            "boot_id": BOOTS[int(rng.integers(len(BOOTS)))],
+            "caption_hash": HASHES[int(rng.integers(len(HASHES)))],
         }
         fields |= {n: int(rng.integers(0, 9000)) for n in ("bytes_up", "bytes_down", "wasted")}
         fields |= {n: float(rng.gamma(2)) for n in ("duration_s", "wait_s", "queue_s")}
@@ -108,6 +119,11 @@ class Log:
             key = {"node": str(report.node), "version": str(report.record.device_version)}
             found[tuple(key[name] for name in names)].append(report.record)
         return found
+
+
+def _picture(index: int) -> str:
+    """An id: some are made as agents make them."""
+    return f"{index:032x}" if index % 2 else f"g{index}"
 
 
 def expected(records: list[GenerationRecord]) -> dict[str, float]:
@@ -180,6 +196,46 @@ def test_quantiles_are_within_the_stated_error_of_the_rows_own(database: Databas
         for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             exact = values[math.ceil(share * len(values)) - 1]
             assert each[name] == pytest.approx(exact, rel=ALPHA * 1.001)
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_histograms_are_those_of_the_records_in_the_view_and_in_exports(
+    database: Database, seed: int
+) -> None:
+    log = Log(database, seed)
+    truth = Counter(
+        (report.node, report.record.device_version, metric, bucket_of(of(report.record)))
+        for report in log.reports
+        for metric, of in METRICS.items()
+    )
+    with database.read() as connection:
+        view = connection.execute(
+            text(
+                "SELECT node_id, device_version, metric, bucket, SUM(pictures) FROM v_latency"
+                " GROUP BY node_id, device_version, metric, bucket"
+            )
+        ).all()
+        values = connection.execute(text("SELECT DISTINCT bucket, value FROM v_latency")).all()
+        exported = connection.execute(select(by_metric())).all()
+    assert {tuple(key): int(count) for *key, count in view} == truth
+    assert all(float(value) == pytest.approx(value_of(bucket)) for bucket, value in values)
+    assert min(row.pictures for row in exported) > 0
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in exported:
+        found[row.node_id, row.device_version, row.metric, row.bucket] += row.pictures
+    assert found == truth
+
+
+def test_a_picture_is_shown_with_the_texts_that_its_record_had(database: Database) -> None:
+    log = Log(database, 8)
+
+    names, rows = database.select(
+        "SELECT generation_id, boot_id, caption_hash FROM v_picture ORDER BY id", 99
+    )
+
+    assert names == ("generation_id", "boot_id", "caption_hash")
+    said = (report.record for report in log.reports)
+    assert sorted(rows) == sorted((r.generation_id, r.boot_id, r.caption_hash) for r in said)
 
 
 def test_false_accepts_are_those_of_the_checks(database: Database) -> None:

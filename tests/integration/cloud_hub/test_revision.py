@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, LargeBinary, column, select, table, text
+from sqlalchemy import Connection, LargeBinary, String, column, select, table, text
 
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database, insert_new
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.revision import Standing
-from cloud_hub.store.tables import Base, GenerationRow, NodeRow
+from cloud_hub.store.tables import Base, GenerationRow, HistogramRow, NodeRow, SpanRow
 from fleet.errors import StoreError
 from fleet.ids import NodeId
 from fleet.protocol.messages import GenerationRecord
@@ -160,6 +160,41 @@ def test_pictures_of_the_first_revision_are_kept_and_still_known(url: str) -> No
     assert {bytes(row.scores) for row in found} == {bytes(range(256))}
 
 
+def test_histograms_and_texts_of_the_fifth_revision_are_kept(url: str) -> None:
+    texts = [("boot", "h"), ("0a" * 16, "ab" * 32), ("b" * 16, "AB" * 16), ("c" * 32, "ü" * 16)]
+    rows = [(1, "bytes", -3, 7), (1, "wait_s", -3, 2), (1, "wait_s", 9, 1), (2, "wait_s", 9, 4)]
+    day = datetime(2026, 12, 1, tzinfo=UTC)
+    with Database(url) as database:
+        revision.migrate(database, "0001")
+        with database.write() as connection:
+            for sequence, (boot, caption) in enumerate(texts):
+                sent = record(sequence=sequence, boot_id=boot, caption_hash=caption)
+                _insert_as_0001(connection, sent, day)
+        revision.migrate(database, "0005")
+        with database.write() as connection:
+            for number in (1, 2):
+                hour = {"id": number, "starts_at": day, "span_s": 3600, "node_id": f"n{number}"}
+                versions = {"device_version": "d", "cloud_version": "c", "policy": "p"}
+                connection.execute(insert_new(connection, SpanRow), hour | versions)
+            old = table("histogram", *map(column, ("span_id", "metric", "bucket", "pictures")))
+            connection.execute(
+                old.insert(), [dict(zip(old.c.keys(), r, strict=True)) for r in rows]
+            )
+        revision.migrate(database)
+
+        with database.read() as connection:
+            names = (HistogramRow.span_id, HistogramRow.bucket, HistogramRow.bytes)
+            found = connection.execute(select(*names, HistogramRow.wait_s).order_by(*names)).all()
+            others = connection.execute(select(HistogramRow.duration_s)).scalars().all()
+            kept = select(GenerationRow.boot_id, GenerationRow.caption_hash)
+            read = connection.execute(kept.order_by(GenerationRow.sequence)).all()
+            shown = text("SELECT boot_id, caption_hash FROM v_picture ORDER BY sequence")
+            seen = connection.execute(shown).all()
+    assert [tuple(row) for row in found] == [(1, -3, 7, 2), (1, 9, 0, 1), (2, 9, 0, 4)]
+    assert set(others) == {0}
+    assert [tuple(row) for row in read] == [tuple(row) for row in seen] == texts
+
+
 def _insert_as_0001(connection: Connection, sent: GenerationRecord, now: datetime) -> None:
     later = {"type", "sampling", "repairs", "detailed", "unseen"}
     row = sent.model_dump(exclude=later) | sent.sampling.model_dump()
@@ -171,6 +206,7 @@ def _insert_as_0001(connection: Connection, sent: GenerationRecord, now: datetim
     )
     kinds = {name: c.type for name, c in _columns().items()}
     kinds |= dict.fromkeys(("scores", "decisions", "confidences"), LargeBinary())
+    kinds |= dict.fromkeys(("boot_id", "generation_id", "caption_hash"), String())
     old = table("generation", *(column(name, kind) for name, kind in kinds.items()))
     connection.execute(old.insert(), [row | {"node_id": "n1", "received_at": now}])
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 
-from cloud_hub.store.tables.base import SPARSE, Deflated, Sparse, deflated
+from cloud_hub.store.tables.base import SPARSE, Deflated, Hex, Sparse, deflated
 
 DIALECT = sqlite.dialect()
+SERVER = postgresql.dialect()  # type: ignore[no-untyped-call]
+HEX = "0123456789abcdef"
 
 
 @given(st.binary(max_size=600), st.floats(0, 1))
@@ -40,3 +42,17 @@ def test_what_an_earlier_release_deflated_is_read() -> None:
         2,
         4,
     }
+
+
+@given(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=70)
+    | st.text("é", min_size=8, max_size=32)
+    | st.sampled_from([16, 32, 64]).flatmap(lambda n: st.text(HEX, min_size=n, max_size=n))
+)
+def test_a_text_comes_back_and_is_taken_for_no_hash(text: str) -> None:
+    packed = Hex().process_bind_param(text, SERVER)
+
+    assert isinstance(packed, bytes)
+    assert Hex().process_result_value(packed, SERVER) == text
+    assert Hex().process_bind_param(text, DIALECT) == text
+    assert (len(packed) in (16, 32)) == (len(text) in (32, 64) and set(text) <= set(HEX))
