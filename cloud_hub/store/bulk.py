@@ -40,7 +40,7 @@ class _Ready:
 
     Attributes:
         order: A row's values in the order of the text, None where they are in it.
-        packs: What its type makes of a value that can be hashed, by place; most stay as they are.
+        packs: What its type makes of a value, by place; most values stay as they are.
     """
 
     sql: str
@@ -54,9 +54,10 @@ class _Ready:
             return ordered
         columns = list(zip(*ordered, strict=True))
         for place, pack in self.packs:
-            # Rows of a batch share their moment: each value is packed once.
-            packed = {value: pack(value) for value in set(columns[place])}
-            columns[place] = tuple(map(packed.__getitem__, columns[place]))
+            # Rows of a batch share their moment: each object is packed once.
+            distinct = {id(value): value for value in columns[place]}
+            packed = {key: pack(value) for key, value in distinct.items()}
+            columns[place] = tuple(packed[id(value)] for value in columns[place])
         return list(zip(*columns, strict=True))
 
 
