@@ -9,10 +9,11 @@ picture takes on disk over its packed arrays.
 
 import asyncio
 import contextlib
+import gc
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,11 +76,14 @@ def bench(url: str, *, records: int, batch: int) -> list[Ingestion]:
     """
     payloads = [(node_of(index), encode(record_at(index))) for index in range(records)]
     arrays = 3 * TOKENS * records
-    with Database(url) as database:
+    with ExitStack() as stack:
+        database = stack.enter_context(Database(url))
         migrate(database)
         _store(database, payloads[:batch], batch, [])  # the first makes the statements
         _clear(database)
         empty = database.size()
+        gc.freeze()  # as the hub does when it is ready
+        stack.callback(gc.unfreeze)
         with _captured() as statements:
             stored = _store(database, payloads, batch, statements)
         disk = (database.size() - empty) / arrays

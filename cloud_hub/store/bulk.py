@@ -54,10 +54,11 @@ class _Ready:
             return ordered
         columns = list(zip(*ordered, strict=True))
         for place, pack in self.packs:
-            # Rows of a batch share their moment: each object is packed once.
-            distinct = {id(value): value for value in columns[place]}
-            packed = {key: pack(value) for key, value in distinct.items()}
-            columns[place] = tuple(packed[id(value)] for value in columns[place])
+            column, first = columns[place], columns[place][0]
+            if all(value is first for value in column):  # the moment of a batch
+                columns[place] = (pack(first),) * len(column)
+            else:
+                columns[place] = tuple(map(pack, column))
         return list(zip(*columns, strict=True))
 
 
