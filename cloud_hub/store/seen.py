@@ -78,7 +78,8 @@ def _those(dialect: str) -> Select[Any]:
     """Boots of some `nodes` with some names (`boots`), in order."""
     key = (BootRow.node_id, BootRow.boot_id)
     asked = (among(dialect, key[0], "nodes"), among(dialect, key[1], "boots"))
-    return select(*key, BootRow.seen).where(*asked).order_by(*key)
+    query: Any = select(*key, BootRow.seen).where(*asked).order_by(*key)
+    return query  # type: ignore[no-any-return]
 
 
 @cache
