@@ -6,6 +6,7 @@ of the loop over rounds, from the first question to the commit. The nodes are th
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,11 +43,11 @@ class RoundTime:
     used: int  # of the last round
     first_s: float
     steady_s: float  # of the last round
-    ratio: float  # steady, over the SuperLink's
+    ratio: float  # steady, over the SuperLink's; NaN without one
 
 
-def bench(*, nodes: int, rounds: int, wait_s: float) -> list[RoundTime]:
-    """Runs the rounds over MQTT, then on a SuperLink; both ways give the times of all rounds."""
+def bench(*, nodes: int, rounds: int, wait_s: float, alone: bool) -> list[RoundTime]:
+    """Runs the rounds over MQTT, then, unless `alone`, on a SuperLink."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         folders = [folder / f"node-{index}" for index in range(nodes)]
@@ -63,6 +64,8 @@ def bench(*, nodes: int, rounds: int, wait_s: float) -> list[RoundTime]:
         )
         config = {**plan.to_config(), "head": str(folders[0] / HEAD_FILE)}
         ours = asyncio.run(_over_mqtt(folder, folders, config))
+        if alone:
+            return [_time("MQTT, agents' trainers", ours, math.nan)]
         theirs = _on_superlink(folder, folders, config, wait_s)
     return [
         _time("MQTT, agents' trainers", ours, theirs[-1].duration_s),

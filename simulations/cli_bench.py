@@ -183,14 +183,15 @@ def rounds(nodes: int, rounds: int) -> None:
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(2))
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
 @click.option("--wait", "wait_s", default=300.0, show_default=True, help="For a phase at most.")
+@click.option("--alone", is_flag=True, help="Over MQTT only: for more nodes than SuperNodes fit.")
 @command_errors
-def flower(nodes: int, rounds: int, wait_s: float) -> None:
+def flower(nodes: int, rounds: int, wait_s: float, *, alone: bool) -> None:
     """Rounds over MQTT next to the same on Flower's SuperLink with SuperNodes."""
     from fleet.logs import configure_logs
     from simulations.bench_flower import bench as measure
 
     configure_logs(log_format="console", level="warning")
-    figures(measure(nodes=nodes, rounds=rounds, wait_s=wait_s))
+    figures(measure(nodes=nodes, rounds=rounds, wait_s=wait_s, alone=alone))
 
 
 @bench.command()
