@@ -12,7 +12,7 @@ import numpy as np
 from simulations.drift.figures import WORST, DeviceFigures, Line, lines
 from simulations.drift.order import CONDITIONS, LEARNED, Arm, Order
 from simulations.drift.study import Study, curve
-from simulations.evaluation.family import models_version
+from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.version import commit
 
 mpl.use("Agg")
@@ -123,12 +123,21 @@ def _facts(order: Order, command: str) -> str:
         "| | |\n| --- | --- |\n"
         f"| command | `{command}` |\n| commit | `{commit()}` |\n"
         f"| models | `{models_version(order.models)}` |\n"
+        f"| new cloud | {_new_cloud(order)} |\n"
         f"| fleet | {size.devices} devices, {size.pictures} pictures each to learn from,"
         f" {size.measured} each under every condition |\n"
         f"| policy | {policy.name}, threshold {policy.threshold:.4g} under every condition |\n"
         f"| rounds | {plan.rounds} of {plan.steps} steps, {plan.strategy}, rank {plan.rank} |\n"
         f"| worst tenth | {max(int(np.ceil(WORST * size.devices)), 1)} devices |\n"
     )
+
+
+def _new_cloud(order: Order) -> str:
+    if order.cloud is not None:
+        return f"`{file_version(order.cloud)}`, a checkpoint that was named"
+    size = order.size
+    looks = "pictures as they are" if size.colour == 1 else f"{size.colour:.0%} of the colour left"
+    return f"{size.further} steps further at {size.peak:g} of its rates, {looks}"
 
 
 def _plot(path: Path, study: Study, rows: Sequence[DeviceFigures]) -> None:

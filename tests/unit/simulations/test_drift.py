@@ -213,6 +213,7 @@ def test_the_page_has_a_line_a_condition_with_plot_and_columns_beside_it(
     for name in ("before the drift", "rounds, Inter-DRO", "trained in one place"):
         assert text.count(f"| {name}") == 2
     assert "of 2 rounds kept, held-out loss" in text
+    assert "| new cloud | 4 steps further at 2 of its rates, pictures as they are |" in text
     assert (tmp_path / "pages" / "drift.png").read_bytes().startswith(b"\x89PNG")
     columns = duckdb.read_parquet(str(tmp_path / "pages" / "drift.parquet"))
     assert columns.shape == (len(rows), len(DeviceFigures.__slots__))
