@@ -80,7 +80,8 @@ def unpack_release(family: Path, work: Path) -> None:
 
 def _device(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    for name, value in load(read_file(folder / _WEIGHTS)).items():
+    # safetensors gives the tensors in any order; checkpoints are told apart by their bytes.
+    for name, value in sorted(load(read_file(folder / _WEIGHTS)).items()):
         part, rest = name.split(".", 1)
         parts[part][rest] = value.float()
     sizes: dict[str, Any] = json.loads(read_file(folder / _SIZES))

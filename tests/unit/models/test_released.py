@@ -79,6 +79,15 @@ def test_cloud_training_goes_on_from_a_release(unpacked: Path) -> None:
     assert same(start, cloud, torch.float32)
 
 
+def test_a_release_unpacks_to_the_same_bytes_each_time(trained: Path, unpacked: Path) -> None:
+    first = {path.name: path.read_bytes() for path in unpacked.glob("*.pt")}
+
+    for _ in range(3):
+        unpack_release(trained / "out", unpacked)
+
+        assert {path.name: path.read_bytes() for path in unpacked.glob("*.pt")} == first
+
+
 def test_a_release_of_other_words_is_refused(trained: Path, tmp_path: Path) -> None:
     CaptionVocabulary.from_captions(["google: cat"]).save(tmp_path / "vocabulary.json")
 
