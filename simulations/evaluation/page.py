@@ -16,6 +16,7 @@ from simulations.evaluation.metrics import Estimate
 _HEAD = """# Results
 
 Written by `python -m simulations evaluate`; definitions are in [evaluation.md](evaluation.md).
+What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.md).
 
 | | |
 | --- | --- |
