@@ -42,6 +42,7 @@ def remembered(file: Path, model: str, choose: Callable[[], int]) -> int:
         pass
     threads = choose()
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps({key: threads}))
     except OSError as error:
         log.warning("number of threads not kept", reason=error.strerror)

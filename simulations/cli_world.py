@@ -150,7 +150,7 @@ def search(seeds: int, first: int, name: str, trouble: int, processes: int) -> N
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON.")
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(5))
-@click.option("--pictures", default=4, show_default=True, type=click.IntRange(1), help="A style.")
+@click.option("--pictures", default=12, show_default=True, type=click.IntRange(1), help="A style.")
 @options.models
 @command_errors
 def profile(out: Path, rounds: int, pictures: int, models: Path | None) -> None:

@@ -46,8 +46,7 @@ from simulations.scenarios.scenario import Captions
 SHAPES = ((1, 1), (1, 8), (8, 1), (8, 8), (16, 4), (32, 2))  # spans, and tokens of each
 _START = 64  # position: a quarter of a picture is there
 _RUN = 6  # tokens of a backlog
-_VOCAB, _TOP_K = 1024, 256
-_GUIDANCE = 2.0  # as pictures are drawn: two rows each
+_VOCAB = 1024
 _WARM_UP = 3
 # One token at a time, however slow the machine: how models get on is no matter of time.
 _PATIENT = {
@@ -72,7 +71,7 @@ def measure(models: Path, *, rounds: int, pictures: int) -> Profile:
         machine=f"{platform.machine()}, one thread",
         family=bundle.manifest.family,
         device=_device(BundleDevice(bundle), rounds),
-        worker=_worker(CloudModel.load(models / CLOUD_FOLDER), rounds),
+        worker=_worker(CloudModel.load(models / CLOUD_FOLDER), bundle.manifest.sampling, rounds),
         styles=asyncio.run(_agreements(models, Captions(), pictures)),
     )
 
@@ -101,26 +100,27 @@ def _device(device: BundleDevice, rounds: int) -> DeviceCosts:
     )
 
 
-def _worker(model: CloudModel, rounds: int) -> WorkerCosts:
+def _worker(model: CloudModel, sampling: Sampling, rounds: int) -> WorkerCosts:
     """A plane through forwards of several shapes; a request also costs its messages."""
+    span = partial(_span, guidance=sampling.guidance)
     runner = TorchRunner(model, max(spans for spans, _ in SHAPES))
     for slot in range(runner.slots):
-        runner.run([_span(slot, 0, 0, caption=(slot + 2,))])
-        runner.run([_span(slot, 0, _START)])
+        runner.run([span(slot, 0, 0, caption=(slot + 2,))])
+        runner.run([span(slot, 0, _START)])
     seconds = [
-        _median(partial(runner.run, [_span(slot, _START, tokens) for slot in range(spans)]), rounds)
+        _median(partial(runner.run, [span(slot, _START, tokens) for slot in range(spans)]), rounds)
         for spans, tokens in SHAPES
     ]
     shapes = np.array([[1, spans * tokens, spans] for spans, tokens in SHAPES])
-    fixed, token, span = _non_negative(shapes, np.array(seconds))
+    fixed, token, each = _non_negative(shapes, np.array(seconds))
     return WorkerCosts(
         forward_s=_rounded(fixed),
         token_s=_rounded(token),
-        request_s=_rounded(span + _message_s(rounds)),
+        request_s=_rounded(each + _message_s(sampling, rounds)),
     )
 
 
-def _message_s(rounds: int) -> float:
+def _message_s(sampling: Sampling, rounds: int) -> float:
     """What one request costs a worker beside its forward: read, drawn, judged, answered."""
     rng = np.random.default_rng(0)
     local = np.arange(_RUN) % 3 > 0
@@ -146,7 +146,6 @@ def _message_s(rounds: int) -> float:
         _VOCAB,
         CaptionVocabulary(("<pad>", "<unk>")),
     )
-    sampling = Sampling(temperature=1.0, top_k=_TOP_K, guidance=_GUIDANCE)
     judged = np.flatnonzero(~local)
     logits = rng.normal(size=(len(judged) + 1, _VOCAB)).astype(np.float32)
 
@@ -200,13 +199,20 @@ def _agreement(made: Sequence[Made]) -> Agreement:
     )
 
 
-def _span(slot: int, start: int, tokens: int, caption: tuple[int, ...] | None = None) -> Span:
+def _span(
+    slot: int,
+    start: int,
+    tokens: int,
+    caption: tuple[int, ...] | None = None,
+    *,
+    guidance: float,
+) -> Span:
     run = Run(
         np.zeros(tokens, np.int64),
         np.arange(tokens) % 3 > 0,
         np.zeros((tokens, FEATURE_BYTES), np.int8),
     )
-    return Span(slot, start, run, _GUIDANCE, use_features=True, caption=caption)
+    return Span(slot, start, run, guidance, use_features=True, caption=caption)
 
 
 def _median(work: Callable[[], object], rounds: int) -> float:

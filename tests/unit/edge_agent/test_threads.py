@@ -40,7 +40,7 @@ def test_more_threads_must_be_clearly_faster(
 
 
 def test_it_is_measured_once_for_a_model(tmp_path: Path) -> None:
-    file, measured = tmp_path / "threads.json", list[int]()
+    file, measured = tmp_path / "state not made yet" / "threads.json", list[int]()
 
     def choose() -> int:
         measured.append(1)
