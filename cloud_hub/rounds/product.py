@@ -15,6 +15,7 @@ from cloud_hub.store.rounds import DatabaseLedger
 from fleet.errors import InvalidInputError, OutputError
 from fleet.federation.head import changed, main_directions
 from fleet.federation.plan import Plan
+from fleet.federation.validate import last_stretch
 from fleet.ids import ModelVersion
 from fleet.models.bundle import PUBLIC_KEY, STEP_GRAPH, Bundle, write_bundle
 from fleet.models.head_weights import head_of, with_head
@@ -56,7 +57,7 @@ def publish(
     if last is None or not run.kept:
         raise InvalidInputError(f"run {run_id!r} has kept no round: there is nothing to publish")
     directions = main_directions(head, Plan.from_fields(run.plan).rank)
-    trained = with_head(graph, changed(head, directions, last.change))
+    trained = with_head(graph, changed(head, directions, last.change, last_stretch(rounds)))
     manifest = base.manifest
     files = {entry.name: base.read(entry.name) for entry in manifest.files}
     fields = manifest.model_dump(exclude={"format", "files", "device_version", "backbone"})

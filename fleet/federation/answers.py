@@ -46,12 +46,21 @@ def reply_of(node: int, answer: Message) -> gate.Reply:
     )
 
 
-def score_of(answer: Message, suffix: str) -> Score | None:
-    """A node's figures on its held-out samples; None where they are none."""
+def score_before(answer: Message) -> Score | None:
+    """What a node that trained says of the weights it began with; None if nothing usable."""
+    return _score(answer, ("loss-before", "tv-before"))
+
+
+def score_after(answer: Message) -> Score | None:
+    """What a node says of the aggregate; None if nothing usable."""
+    return _score(answer, ("loss", "tv", "stretch"))
+
+
+def _score(answer: Message, names: tuple[str, ...]) -> Score | None:
     if answer.has_error():
         return None
     metrics = answer.content.metric_records.get(METRICS, MetricRecord())
-    found = [metrics.get(f"{name}{suffix}") for name in ("loss", "tv")]
+    found = [metrics.get(name) for name in names]
     if not all(isinstance(value, float) and np.isfinite(value) for value in found):
         return None
     return Score(*found)  # type: ignore[arg-type]

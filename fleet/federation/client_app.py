@@ -98,16 +98,19 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Validates a change on what this node has held out."""
     from fleet.federation import train as training
+    from fleet.federation.calibrate import needed_stretch
 
     folder = node_folder(context)
     _, held_out = SampleRing.open(folder).read().split(_cloud(message))
-    figures = training.evaluate(_change(folder, message), held_out)
+    change = _change(folder, message)
+    figures = training.evaluate(change, held_out)
     metrics: dict[str, Any] = {
         "num-examples": len(held_out),
         "loss": figures.loss,
         "tv": figures.tv,
         "match": figures.match,
         "covered": figures.covered,
+        "stretch": needed_stretch(change, held_out),
     }
     return Message(RecordDict({METRICS: MetricRecord(metrics)}), reply_to=message)
 

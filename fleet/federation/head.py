@@ -45,14 +45,16 @@ def no_change(head: HeadWeights, directions: NDArray[np.float32]) -> dict[str, N
     }
 
 
-def changed(head: HeadWeights, directions: NDArray[np.float32], change: Arrays) -> HeadWeights:
-    """The head with a change put into its weights."""
+def changed(
+    head: HeadWeights, directions: NDArray[np.float32], change: Arrays, stretch: float = 1.0
+) -> HeadWeights:
+    """The head with a change put into its weights, and its radii stretched (`calibrate`)."""
     center = change["center"].astype(np.float32)
     return HeadWeights(
         head.center + (center @ directions if len(directions) else center),
         head.radius_down,
-        head.radius_up + change["radius"].astype(np.float32),
-        head.radius_bias + change["radius_bias"].astype(np.float32),
+        stretch * (head.radius_up + change["radius"].astype(np.float32)),
+        stretch * (head.radius_bias + change["radius_bias"].astype(np.float32)),
         head.center_bias,
     )
 

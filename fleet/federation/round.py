@@ -11,7 +11,14 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fleet.federation import codec, gate
-from fleet.federation.answers import ability_of, reply_of, score_of, used, weighed
+from fleet.federation.answers import (
+    ability_of,
+    reply_of,
+    score_after,
+    score_before,
+    used,
+    weighed,
+)
 from fleet.federation.client_app import CONFIG
 from fleet.federation.cohort import Ability, Wanted, choose
 from fleet.federation.collect import Patience, Way, collect
@@ -176,8 +183,8 @@ class Round:
         record = codec.to_record(_half(candidate))
         messages = strategy.configure_evaluate(self._number, record, self._config, view)
         answers = self._ask(messages, "validate", self._plan.deadline_s)
-        before = {each.node: score_of(trained[each.node], "-before") for each in admitted}
-        after = {node: score_of(answer, "") for node, answer in answers.items()}
+        before = {each.node: score_before(trained[each.node]) for each in admitted}
+        after = {node: score_after(answer) for node, answer in answers.items()}
         sound = {node: score for node, score in after.items() if score is not None}
         known = {node: score for node, score in before.items() if score is not None}
         return sound, judge(known, sound, self._holdout(candidate), self._plan.least_gain)

@@ -112,7 +112,7 @@ def evaluate(change: HeadChange, samples: Samples) -> Figures:
     rows = []
     for start in range(0, len(samples), _EVALUATE_ROWS):
         part = samples[start : start + _EVALUATE_ROWS]
-        center, radius = change(*_hidden(part))
+        center, radius = center_and_radius(change, part)
         log_center = center.log_softmax(dim=-1)
         target = whole_law(part, log_center)
         odds = log_odds(center)
@@ -124,6 +124,12 @@ def evaluate(change: HeadChange, samples: Samples) -> Figures:
         loss = KL_WEIGHT * kl + 2 * tv + RADIUS_WEIGHT * missing
         rows.append(torch.stack([loss, kl, tv, (1 - tv) / (1 + tv), covered], dim=-1))
     return Figures(*torch.cat(rows).double().mean(dim=0).tolist())
+
+
+def center_and_radius(change: HeadChange, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Return center logits and radii [n, V] at samples."""
+    guided = torch.from_numpy(samples.guided.astype(np.float32))
+    return change(guided, torch.from_numpy(samples.hidden.astype(np.float32)))  # type: ignore[no-any-return]
 
 
 def whole_law(samples: Samples, log_center: Tensor) -> Tensor:
@@ -144,15 +150,9 @@ def whole_law(samples: Samples, log_center: Tensor) -> Tensor:
 
 
 def _loss(change: HeadChange, samples: Samples, kind: Loss) -> Tensor:
-    guided, hidden = _hidden(samples)
-    center, radius = change(guided, hidden)
+    center, radius = center_and_radius(change, samples)
     target = whole_law(samples, center.log_softmax(dim=-1))
     if kind == "inter-dro":
         return device_loss(target, center, radius, all_terms=True)[0]
     plain, _ = device_loss(target, center, radius, all_terms=False)
     return plain + RADIUS_WEIGHT * radius_loss(target, log_odds(center), radius, COVERAGE).mean()
-
-
-def _hidden(samples: Samples) -> tuple[Tensor, Tensor]:
-    guided = torch.from_numpy(samples.guided.astype(np.float32))
-    return guided, torch.from_numpy(samples.hidden.astype(np.float32))

@@ -1,11 +1,13 @@
 """Whether an aggregate is better than what the round began with: kept, or discarded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_STRETCH = 2.0  # how far the few samples that nodes hold out may move all radii
 _TRIM = 0.2  # of nodes at either end, when their verdicts are averaged
 _WORST = 0.1  # the share of nodes that "the worst" means
 
@@ -16,6 +18,7 @@ class Score:
 
     loss: float
     tv: float
+    stretch: float = 1.0  # of the radii, with which they would cover what they should
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def judge(
             "tv_after": float(tvs[1].mean()),
             "worst_loss_before": _worst(losses[0]),
             "worst_loss_after": _worst(losses[1]),
+            "stretch": _agreed([after[node].stretch for node in both]),
         }
         reasons += _fall(gain, least_gain, "on the nodes' held-out samples")
     if holdout is not None:
@@ -63,10 +67,35 @@ def judge(
     return Verdict(not reasons, "; ".join(reasons), figures)
 
 
+class Judged(Protocol):
+    """A round that ended."""
+
+    @property
+    def outcome(self) -> str:
+        """Whether it was kept."""
+        ...
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """What validation saw."""
+        ...
+
+
+def last_stretch(rounds: Iterable[Judged]) -> float:
+    """The factor that belongs on the radii of a run's result: what its last kept round found."""
+    kept = [each for each in rounds if each.outcome == "kept"]
+    return kept[-1].figures.get("stretch", 1.0) if kept else 1.0  # older runs did not ask
+
+
 def trimmed_mean(values: NDArray[np.float64], trim: float) -> float:
     """The mean of values [n] without the share `trim` at either end."""
     cut = int(trim * len(values))
     return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def _agreed(stretches: list[float]) -> float:
+    """The median, so that no node's word moves it far."""
+    return min(max(float(np.median(stretches)), 1 / MOST_STRETCH), MOST_STRETCH)
 
 
 def _fall(gain: float, least: float, where: str) -> list[str]:

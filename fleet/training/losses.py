@@ -178,8 +178,12 @@ def radius_loss(target: Tensor, log_odds: Tensor, radius: Tensor, coverage: floa
     wanted = target_log_odds(target)
     missing = (wanted - center).abs() - radius
     pinball = torch.maximum(coverage * missing, (coverage - 1) * missing)
-    weight = (target + center.sigmoid()) / 2
-    return (weight * pinball).sum(dim=-1)
+    return (error_weights(target, center) * pinball).sum(dim=-1)
+
+
+def error_weights(target: Tensor, log_odds: Tensor) -> Tensor:
+    """Return how much an error in each log-odds [..., V] counts: by the mean of both laws."""
+    return (target + log_odds.sigmoid()) / 2
 
 
 def target_log_odds(target: Tensor) -> Tensor:

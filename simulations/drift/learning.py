@@ -15,6 +15,7 @@ from edge_agent.drafts import States as HeadStates
 from edge_agent.learning import LAW_SIZE, samples_of
 from fleet.decoding.noise import Stream, uniform
 from fleet.decoding.top_laws import top_laws
+from fleet.federation.calibrate import needed_stretch
 from fleet.federation.client_app import HEAD_FILE, app
 from fleet.federation.head import HeadChange, changed, main_directions, no_change
 from fleet.federation.ledger import FolderLedger
@@ -24,6 +25,7 @@ from fleet.federation.rounds import Rounds
 from fleet.federation.samples import RingShape, SampleRing, Samples
 from fleet.federation.task import Task
 from fleet.federation.train import Recipe, train
+from fleet.federation.validate import last_stretch
 from fleet.models.head_weights import HeadWeights
 from simulations.drift.seen import Seen, States
 
@@ -56,20 +58,23 @@ def run_rounds(
         last = Rounds(grid, Task(head), patient, ledger).run()
     if last is None:
         raise AssertionError("a plan has at least one round")
-    return changed(head, main_directions(head, plan.rank), last.change)
+    directions, stretch = main_directions(head, plan.rank), last_stretch(ledger.history())
+    return changed(head, directions, last.change, stretch)
 
 
 def train_centrally(nodes: list[Path], head: HeadWeights, plan: Plan) -> HeadWeights:
     """The head trained on the samples of all nodes in one place, as no fleet would: the ceiling."""
-    parts = [SampleRing.open(node).read().split()[0] for node in nodes]
-    pooled = Samples(
-        *(np.concatenate([getattr(p, name) for p in parts]) for name in Samples.__slots__)
+    parts = [SampleRing.open(node).read().split() for node in nodes]
+    pooled, held_out = (
+        Samples(*(np.concatenate([getattr(p, name) for p in part]) for name in Samples.__slots__))
+        for part in zip(*parts, strict=True)
     )
     directions = main_directions(head, plan.rank)
     change = HeadChange(head, directions, no_change(head, directions))
     steps = CENTRAL_TIMES * plan.rounds * plan.steps
     train(change, pooled, Recipe("inter-dro", steps, plan.batch, plan.rate, 0.0, plan.seed))
-    return changed(head, directions, change.arrays(np.float32))
+    stretch = needed_stretch(change, held_out)
+    return changed(head, directions, change.arrays(np.float32), stretch)
 
 
 def _lessons(seen: Seen, states: States, share: float) -> list[Lesson]:

@@ -13,7 +13,7 @@ from fleet.models.bundle import STEP_GRAPH, Bundle
 from fleet.models.head_weights import HeadWeights, head_of
 
 PLAN = Plan(rounds=1, rank=4)
-FIGURES = {"loss_before": 2.0, "loss_after": 1.5}
+FIGURES = {"loss_before": 2.0, "loss_after": 1.5, "stretch": 1.25}
 
 
 def finished(database: Database, name: str, bundle: Bundle, outcome: str = "kept") -> HeadWeights:

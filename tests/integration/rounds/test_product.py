@@ -67,6 +67,8 @@ async def test_a_device_fetches_tests_and_runs_what_rounds_made_and_goes_back(
         np.broadcast_to(0.01 * directions.sum(axis=0), head.center.shape),
         atol=1e-5,
     )
+    np.testing.assert_allclose(trained.radius_up, 1.25 * head.radius_up, atol=1e-6)
+    np.testing.assert_allclose(trained.radius_bias, 1.25 * head.radius_bias, atol=1e-6)
     assert again == made
     assert bundle.manifest.made_by == base.manifest.device_version
     with database.read() as connection:

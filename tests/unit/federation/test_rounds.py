@@ -12,6 +12,7 @@ from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 
 from fleet.federation import client_app, codec, server_app
+from fleet.federation.calibrate import needed_stretch
 from fleet.federation.collect import Observer, Progress, Stopped
 from fleet.federation.head import HeadChange, changed, main_directions, no_change
 from fleet.federation.ledger import Commit, FolderLedger
@@ -20,7 +21,10 @@ from fleet.federation.plan import Plan
 from fleet.federation.rounds import Rounds
 from fleet.federation.strategies import TrimmedMean, weighted_trimmed_mean
 from fleet.federation.task import Task
-from fleet.federation.train import Recipe, evaluate, train, whole_law
+from fleet.federation.train import Recipe, center_and_radius, evaluate, train, whole_law
+from fleet.federation.validate import Score, judge, last_stretch
+from fleet.models.interval_head import log_odds
+from fleet.training.losses import error_weights, target_log_odds
 from tests.unit.federation.toy import (
     PLAN,
     make_node,
@@ -95,6 +99,48 @@ def test_a_whole_law_keeps_what_the_hub_sent_and_sums_to_one() -> None:
     known = np.take_along_axis(law, samples.codes.astype(np.int64), axis=1)
     np.testing.assert_allclose(law.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(known, np.exp(samples.log_probs.astype(np.float32)), rtol=2e-3)
+
+
+def test_radii_too_narrow_or_too_wide_are_stretched_to_cover_nine_tenths() -> None:
+    head, samples = toy_head(), toy_samples(1, 400)
+    directions = main_directions(head, 4)
+    change = HeadChange(head, directions, no_change(head, directions))
+    train(change, samples, Recipe("inter-dro", 60, 64, 0.05, 0.0, 1))
+    learned = change.arrays(np.float32)
+
+    def covered(stretch: float) -> float:
+        merged = changed(head, directions, learned, stretch)
+        bare = HeadChange(merged, directions, no_change(merged, directions))
+        center, radius = center_and_radius(bare, samples)
+        odds, law = log_odds(center), whole_law(samples, center.log_softmax(dim=-1))
+        weight = error_weights(law, odds)
+        inside = (target_log_odds(law) - odds).abs() <= radius
+        return float(((weight * inside).sum() / weight.sum()).detach())
+
+    needed = needed_stretch(change, samples)
+
+    assert covered(needed) == pytest.approx(0.9, abs=0.01)
+    for times in (0.7, 1.4):  # a head whose radii are off by that needs so much less or more
+        off = changed(head, directions, learned, times * needed)
+        bare = HeadChange(off, directions, no_change(off, directions))
+        assert needed_stretch(bare, samples) == pytest.approx(1 / times, rel=0.02)
+
+
+def test_a_result_is_stretched_as_its_last_kept_round_says(tmp_path: Path) -> None:
+    commits = run(tmp_path, make_nodes(tmp_path, range(4)), replace(PLAN, rounds=2))
+    discarded = replace(commits[-1], outcome="discarded", figures={"stretch": 7.0})
+
+    assert last_stretch([*commits, discarded]) == commits[-1].figures["stretch"]
+    assert 0.5 <= commits[-1].figures["stretch"] <= 2
+    assert last_stretch([]) == 1
+
+
+@pytest.mark.parametrize(("claims", "agreed"), [([1.2, 1.3, 1e9], 1.3), ([9.0], 2), ([0.0], 0.5)])
+def test_a_node_s_word_moves_no_radius_far(claims: list[float], agreed: float) -> None:
+    before = dict.fromkeys(range(len(claims)), Score(2.0, 0.3))
+    after = {node: Score(1.0, 0.2, claim) for node, claim in enumerate(claims)}
+
+    assert judge(before, after, None, 0.0).figures["stretch"] == agreed
 
 
 def client_torch() -> Any:
