@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from fleet.errors import InvalidInputError
 from fleet.process import command_errors
 from simulations import options
 from simulations.cli_bench import bench
@@ -72,6 +73,21 @@ def demo(out: Path, models: Path | None) -> None:
     show_default=True,
     help="With --page: each method also at its own best sampling, which takes longest.",
 )
+@click.option(
+    "--fid",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --page: FID by this file, inception-2015-12-05.pt (TorchScript).",
+)
+@click.option(
+    "--clip",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --page: CLIP score by this folder, a CLIPModel as transformers saves it.",
+)
+@click.option(
+    "--hpsv2",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --page: HPSv2 by this folder, its weights as a CLIPModel.",
+)
 @click.option("--processes", default=2, show_default=True)
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
 @click.option(
@@ -94,6 +110,9 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     methods: str,
     page: Path | None,
     own: bool,
+    fid: Path | None,
+    clip: Path | None,
+    hpsv2: Path | None,
     processes: int,
     threads: int,
     stage: str,
@@ -107,6 +126,10 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
     from simulations.evaluation.run import Stage
     from simulations.evaluation.run import evaluate as run
 
+    given = {"fid": fid, "clip": clip, "hpsv2": hpsv2}
+    weights = {name: path for name, path in given.items() if path is not None}
+    if weights and page is None:
+        raise InvalidInputError(f"--{next(iter(weights))} is told on the page: give --page too")
     order = Order(
         work=work,
         out=out,
@@ -121,6 +144,7 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
         own=own,
         processes=processes,
         threads=threads,
+        weights=weights,
     )
     run(order, cast(Stage, stage))
 

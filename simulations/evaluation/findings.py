@@ -1,7 +1,7 @@
 """The whole comparison: own best settings, captions, intervals, links, figures and the page."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulations.evaluation.clock.steps import StepCosts
 from simulations.evaluation.family import load_family
 from simulations.evaluation.intervals import IntervalFigures
 from simulations.evaluation.jobs import Studio
+from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Result, Study
 from simulations.evaluation.usage import SWEEP_MS, Deployment, crossings, deployments, usage
 
@@ -34,6 +35,7 @@ class Line:
     setting: str  # "equal calls", or "own best"
     retrieval: Retrieval
     used: Usage  # on 5G with this machine's costs
+    standard: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,19 @@ def lines(
         )
         for result in results
     ]
+
+
+def by_standard(lines: Sequence[Line], judges: Judges | None, study: Study) -> list[Line]:
+    """The lines with the figures of the networks that were given."""
+    if judges is None:
+        return list(lines)
+    captions, real = study.assignment.captions, study.real_pixels
+    judged = []
+    for line in lines:
+        made = line.result.sample.pictures
+        found = judges.figures(real[: len(made)], made, captions[: len(made)])
+        judged.append(replace(line, standard=found))
+    return judged
 
 
 def look_at_intervals(

@@ -1,6 +1,7 @@
 """What an evaluation is asked for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -21,6 +22,7 @@ class Order:
     own: bool  # whether each method is also drawn at its own best sampling
     processes: int
     threads: int
+    weights: Mapping[str, Path] = field(default_factory=dict)  # of the standard networks, by name
 
     @property
     def search_path(self) -> Path:

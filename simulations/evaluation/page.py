@@ -12,6 +12,7 @@ import duckdb
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 from simulations.evaluation.findings import Crossing, Findings, Line, Timing
 from simulations.evaluation.metrics import Estimate
+from simulations.evaluation.standard import NAMES
 
 _HEAD = """# Results
 
@@ -53,6 +54,7 @@ def write_page(path: Path, whole: Findings, facts: dict[str, object]) -> None:
         f"\n![Distance from real pictures against each cost]({folder}/pareto.png)\n\n",
         "## Each at its own best sampling\n\n",
         _quality(own),
+        _standard(whole.lines),
         "\n## What a picture takes\n\n",
         "Counts on 5G (20 ms), means of the first pictures; seconds with the step costs below.\n\n",
         _timings(whole.timings),
@@ -83,7 +85,7 @@ def command(arguments: Sequence[str]) -> str:
     """The command line with these arguments; folders of one machine are named, not told."""
     words = ["python", "-m", "simulations"]
     for before, word in pairwise(["", *arguments]):
-        named = before in {"--work", "--out", "--models", "--cloud"}
+        named = before in {"--work", "--out", "--models", "--cloud", "--fid", "--clip", "--hpsv2"}
         words.append(before.removeprefix("--").upper() if named else word)
     return subprocess.list2cmdline(words)
 
@@ -113,6 +115,7 @@ def _flat(line: Line) -> dict[str, object]:
         "caption_first": line.retrieval.first,
         "caption_five": line.retrieval.five,
         "caption_cosine": line.retrieval.cosine,
+        **{name: line.standard.get(name) for name in NAMES},
         **used,
     }
 
@@ -156,6 +159,24 @@ def _quality_row(line: Line) -> list[str]:
         f"{line.retrieval.first:.1%}",
         f"{line.retrieval.five:.1%}",
     ]
+
+
+def _standard(lines: Sequence[Line]) -> str:
+    """The section of the networks that papers report by; empty where none was given."""
+    names = [name for name in NAMES if any(line.standard.get(name) is not None for line in lines)]
+    if not names:
+        return ""
+    rows = [
+        [
+            line.result.row.name,
+            line.setting,
+            str(line.result.row.pictures),
+            *(f"{line.standard[name]:.2f}" for name in names),
+        ]
+        for line in lines
+    ]
+    heads = ["method", "setting", "n", *(NAMES[name] for name in names)]
+    return "\n## By the networks that papers report by\n\n" + _table(heads, rows)
 
 
 def _timings(timed: Sequence[Timing]) -> str:

@@ -12,6 +12,7 @@ from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import best_settings, candidates
 from simulations.evaluation.search import ranked_rules
+from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
 from simulations.evaluation.version import commit
 
@@ -25,7 +26,14 @@ _PAIRS = (
 )
 
 
-def publish(order: Order, plan: Plan, studio: Studio, study: Study, results: list[Result]) -> None:
+def publish(
+    order: Order,
+    plan: Plan,
+    studio: Studio,
+    study: Study,
+    results: list[Result],
+    judges: Judges | None,
+) -> None:
     """Draw and measure what the table does not need, and write page, figures and Parquet."""
     assert order.page is not None
     figures = order.page.with_suffix("")
@@ -38,8 +46,9 @@ def publish(order: Order, plan: Plan, studio: Studio, study: Study, results: lis
     captions = study.assignment.captions
     timed = findings.timings(results, (costs, ACCELERATOR))
     lines = findings.lines(results, "equal calls", scorer, captions, costs)
+    lines += findings.lines(own, "own best", scorer, captions, costs)
     whole = findings.Findings(
-        lines=lines + findings.lines(own, "own best", scorer, captions, costs),
+        lines=findings.by_standard(lines, judges, study),
         real=findings.on_real_pictures(studio, study, scorer),
         intervals=findings.look_at_intervals(order.work, study, ours, figures),
         timings=timed,

@@ -24,6 +24,7 @@ from simulations.evaluation.order import Order
 from simulations.evaluation.publish import publish
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
+from simulations.evaluation.standard import open_judges
 from simulations.evaluation.study import Plan, Result, Row, Study
 from simulations.evaluation.version import commit
 
@@ -38,6 +39,7 @@ def evaluate(order: Order, stage: Stage) -> None:
     """
     check_names(order.methods)
     commit()  # before anything is written
+    judges = open_judges(order.weights, order.out / "standard")
     pictures = load_pictures(order.work)
     chosen = chosen_captions(pictures, order.pictures, order.seeds)
     console = Console(width=200)
@@ -57,7 +59,7 @@ def evaluate(order: Order, stage: Stage) -> None:
         sheet = _sheet(study, results)
         report.write_sheet(order.out / "evaluation.png", chosen.captions, sheet)
         if order.page is not None:
-            publish(order, plan, studio, study, results)
+            publish(order, plan, studio, study, results, judges)
     console.print(report.table(rows))
 
 

@@ -1,5 +1,6 @@
 """The page, the columns and the figures of a small made-up comparison."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -96,6 +97,19 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
     assert "| ours | cloud-only | made up | 50 ms | ours | cloud-only |" in text
     for name in ("pareto", "latency", "reliability", "scores"):
         assert f"(results/{name}.png)" in text
+
+
+def test_the_networks_that_were_given_have_a_section(findings: Findings, tmp_path: Path) -> None:
+    facts = dict.fromkeys(("command", "commit", "family", "pictures", "others", "seeds"), "1")
+    given = {"fid": 12.5, "clip": 25.25, "hpsv2": None}
+    judged = replace(findings, lines=[replace(each, standard=given) for each in findings.lines])
+    for name, whole in (("with", judged), ("without", findings)):
+        write_page(tmp_path / name, whole, {**facts, "gap": Estimate(0.13, 0.02)})
+
+    text = (tmp_path / "with").read_text()
+    assert "| method | setting | n | FID | CLIP score |\n" in text
+    assert "| cloud-only | equal calls | 2 | 12.50 | 25.25 |" in text
+    assert "FID |" not in (tmp_path / "without").read_text()
 
 
 def test_the_command_names_no_folder_of_the_machine() -> None:
