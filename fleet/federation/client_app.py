@@ -86,6 +86,7 @@ def train(message: Message, context: Context) -> Message:
     metrics: dict[str, Any] = {
         "num-examples": len(samples),
         "loss-before": before.loss,
+        "loss-error": before.loss_error,
         "loss-after": after.loss,
         "tv-before": before.tv,
         "tv-after": after.tv,

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[Any]]
 
-METRICS = frozenset({"num-examples", "loss-before", "loss-after", "tv-before", "tv-after"})
+METRICS = frozenset(
+    {"num-examples", "loss-before", "loss-error", "loss-after", "tv-before", "tv-after"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Admitted:
     arrays: Arrays
     examples: int
     loss_before: float
+    loss_error: float = 0.0
     note: str = ""
 
 
@@ -142,9 +145,8 @@ def _admit(
 ) -> Admitted:
     claimed = int(min(reply.metrics["num-examples"], 1 << 62))
     most = limits.most_examples if announced is None else min(announced, limits.most_examples)
-    admitted = Admitted(
-        reply.node, reply.arrays, min(claimed, most), max(float(reply.metrics["loss-before"]), 0.0)
-    )
+    loss, error = (max(float(reply.metrics[n]), 0.0) for n in ("loss-before", "loss-error"))
+    admitted = Admitted(reply.node, reply.arrays, min(claimed, most), loss, error)
     notes = []
     if claimed > most:
         notes.append(f"claims {claimed} examples, counted as {most}")

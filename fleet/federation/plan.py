@@ -40,7 +40,7 @@ class Plan:
     quorum: float = 1.0  # share of answers after which the rest has `grace_s` left
     grace_s: float = 5.0
     query_s: float = 10.0  # to say what a node could do
-    node_ball: float = 0.3  # nats by which the weights of nodes may leave the uniform ones
+    node_ball: float = 0.3  # nats by which nodes that differ may be weighed differently
     node_cap: float = 3.0  # most weight of a node, over the uniform one
     least_gain: float = 0.0  # by which the loss must fall, or the aggregate is discarded
     seed: int = 1

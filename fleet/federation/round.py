@@ -167,7 +167,7 @@ class Round:
         if self._plan.noise:  # the noise is counted for equal weights only
             return np.ones(len(admitted))
         examples = [each.examples for each in admitted]
-        losses = [each.loss_before for each in admitted]
+        losses = [(each.loss_before, each.loss_error) for each in admitted]
         return node_weights(examples, losses, self._plan.node_ball, self._plan.node_cap)
 
     def _validate(

@@ -22,6 +22,7 @@ from fleet.training.losses import (
 Loss = Literal["inter-dro", "distillation"]
 
 _EVALUATE_ROWS = 1024
+_ALIKE = 32
 _GRADIENT_NORM = 1.0
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
@@ -43,8 +44,10 @@ class Recipe:
 class Figures:
     """The means over samples; `loss` is what decides whether an aggregate is kept.
 
-    `match` is a floor of the share of drafts that the cloud's draw with the same noise equals:
-    (1 - TV) / (1 + TV) of the two laws (arXiv:2408.07978).
+    `loss_error` is the standard error of `loss` over what else the node might have held out: of
+    means of `_ALIKE` samples in a row, since those of one picture are alike. `match` is a floor
+    of the share of drafts that the cloud's draw with the same noise equals: (1 - TV) / (1 + TV)
+    of the two laws (arXiv:2408.07978).
     """
 
     loss: float
@@ -52,6 +55,7 @@ class Figures:
     tv: float
     match: float
     covered: float  # share of the law's mass whose log-odds error lies within the radius
+    loss_error: float = 0.0
 
 
 def train(change: HeadChange, samples: Samples, recipe: Recipe) -> None:
@@ -123,7 +127,17 @@ def evaluate(change: HeadChange, samples: Samples) -> Figures:
         covered = (target * inside).sum(dim=-1)
         loss = KL_WEIGHT * kl + 2 * tv + RADIUS_WEIGHT * missing
         rows.append(torch.stack([loss, kl, tv, (1 - tv) / (1 + tv), covered], dim=-1))
-    return Figures(*torch.cat(rows).double().mean(dim=0).tolist())
+    found = torch.cat(rows).double()
+    loss, kl, tv, match, inside = found.mean(dim=0).tolist()
+    return Figures(loss, kl, tv, match, inside, _error(found[:, 0]))
+
+
+def _error(losses: Tensor) -> float:
+    if len(losses) < 2:
+        return 0.0
+    parts = torch.tensor_split(losses, max(len(losses) // _ALIKE, 2))
+    means = torch.stack([part.mean() for part in parts])
+    return float(means.std() / len(means) ** 0.5)
 
 
 def center_and_radius(change: HeadChange, samples: Samples) -> tuple[Tensor, Tensor]:

@@ -12,19 +12,33 @@ _OUTLIER = 3.0  # a loss beyond so many medians counts as that
 
 
 def node_weights(
-    examples: Sequence[int], losses: Sequence[float], ball: float, cap: float
+    examples: Sequence[int],
+    losses: Sequence[tuple[float, float]],  # each with its standard error
+    ball: float,
+    cap: float,
 ) -> NDArray[np.float64]:
     """Weights [n] of n nodes, with a mean of one.
 
     A node's samples count by their square root: between equal nodes and equal samples. On top of
-    it come the weights that make the mean of the nodes' losses worst within `ball` nats of the
-    uniform ones (DRO across nodes), each at most `cap` times uniform. A loss that stands far out
-    is cut first, so that no node can buy weight by a bad report.
+    it come the weights that make the mean of the nodes' losses worst within a ball around the
+    uniform ones (DRO across nodes), each at most `cap` times uniform. The ball is `ball` nats times
+    the share of the spread that is the nodes' own: where they are alike, whoever is worst is so by
+    chance, and weight would only be taken from the others' samples.
     """
     sizes = np.sqrt(np.asarray(examples, np.float64))
-    loss = np.asarray(losses, np.float64)
-    loss = np.minimum(loss, _OUTLIER * np.median(loss))
-    robust = robust_weights(torch.from_numpy(loss), ball, cap).double().numpy()
+    loss, error = np.asarray(losses, np.float64).T
+    loss = np.minimum(loss, _OUTLIER * np.median(loss))  # no node buys weight by a bad report
+    own = ball * own_share(loss, np.minimum(error, loss))
+    robust = robust_weights(torch.from_numpy(loss), own, cap).double().numpy()
     weights: NDArray[np.float64] = sizes * robust
     weights /= weights.mean()
     return weights
+
+
+def own_share(losses: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
+    """The share of the variance of losses [n] that their errors [n] do not explain, at least 0.
+
+    The heterogeneity I² of Higgins and Thompson (2002), with equal weights.
+    """
+    spread = float(losses.var(ddof=1)) if len(losses) > 1 else 0.0
+    return max(1 - float(np.square(errors).mean()) / spread, 0.0) if spread else 0.0

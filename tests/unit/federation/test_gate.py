@@ -12,6 +12,7 @@ START = {"w": np.zeros((4, 3), np.float16), "b": np.zeros(4, np.float16)}
 GOOD = {
     "num-examples": 100,
     "loss-before": 1.0,
+    "loss-error": 0.1,
     "loss-after": 0.9,
     "tv-before": 0.3,
     "tv-after": 0.2,
