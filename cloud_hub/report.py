@@ -16,8 +16,9 @@ from rich.table import Table
 
 from cloud_hub.store import answers, queries, revision
 from cloud_hub.store import exposition as counters
-from cloud_hub.store.answers import Answer, Period
+from cloud_hub.store.answers import Answer
 from cloud_hub.store.database import Database
+from cloud_hub.store.periods import Period
 from cloud_hub.store.queries import DeviceRow, PictureRow
 from fleet.errors import InvalidInputError
 

@@ -38,7 +38,7 @@ class StoreSettings(Section):
     )
     keep_token_hours: int = Field(default=72, ge=1, description="hours that token rows are kept")
     keep_hour_days: int = Field(
-        default=8, ge=1, description="days after which a day's hourly sums become one row"
+        default=3, ge=3, description="days that sums by the hour are kept beside those by the day"
     )
     care_s: float = Field(default=3600.0, gt=0, description="seconds between two such clean-ups")
 

@@ -1,8 +1,8 @@
 """Every documented question, over the sums of many pictures and the rows of some of them.
 
-The database is filled straight with rows, as a fleet leaves them: past days merged, the last days
-by the hour, each span with its histograms and scores, and pictures with their arrays and checks.
-Then each question is asked again and again.
+The database is filled straight with rows, as a fleet leaves them: past days by the day, the last
+ones by the hour, each span with its histograms and scores, and pictures with their arrays and
+checks. Sums are added up by the hub's own clean-up. Then each question is asked again and again.
 """
 
 import time
@@ -14,16 +14,17 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, insert, text, update
 
 from cloud_hub.store import answers, checks, queries, views
-from cloud_hub.store.answers import Period
+from cloud_hub.store.adding_up import add_up
 from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import Database
 from cloud_hub.store.days import make_days
 from cloud_hub.store.histograms import METRICS
+from cloud_hub.store.periods import DAY_S, HOUR_S, Period, begin_of
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.sums import DAY_S, HOUR_S, TABLES, columns
+from cloud_hub.store.sums import TABLES, columns
 from cloud_hub.store.tables import (
     Base,
     CheckSumRow,
@@ -33,6 +34,7 @@ from cloud_hub.store.tables import (
     ScoreSumRow,
     SpanRow,
     SpotCheckRow,
+    SumMarkRow,
     SumRow,
 )
 from fleet.buckets import SCORE_BINS, bucket_of
@@ -53,14 +55,18 @@ class Fleet:
     pictures: int  # in the sums
     rows: int  # pictures with a row of their own
     days: int = 28  # that the pictures are spread over
-    hourly: int = 8  # of these, the last ones that are not merged: `store.keep_hour_days`
+    hourly: int = 3  # of these, the last ones whose hours are kept: `store.keep_hour_days`
 
     def spans(self, now: datetime) -> list[tuple[datetime, int]]:
         """Beginning and length of every node's spans."""
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        merged = [(today - timedelta(days=d), DAY_S) for d in range(self.hourly, self.days)]
-        hours = [(today - timedelta(hours=h), HOUR_S) for h in range(24 * self.hourly)]
-        return merged + hours
+        first = self.first_hour(now)
+        days = [(first - timedelta(days=d + 1), DAY_S) for d in range(self.days - self.hourly)]
+        over = int((now - first) / timedelta(hours=1))
+        return days + [(first + timedelta(hours=h), HOUR_S) for h in range(over + 1)]
+
+    def first_hour(self, now: datetime) -> datetime:
+        """From when on there are hours: of the last days, and of the present one."""
+        return begin_of(now, DAY_S) - timedelta(days=self.hourly - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ def _fill(database: Database, fleet: Fleet, now: datetime) -> None:
     names = [f"n{index}" for index in range(fleet.nodes)]
     _write(database, NodeRow, (_node(name, now) for name in names))
     keys = [(name, *span) for name in names for span in fleet.spans(now)]
-    seconds = fleet.days * DAY_S * fleet.nodes
+    seconds = sum(span_s for _, _, span_s in keys)
     _write(database, SpanRow, (_span(i + 1, *key) for i, key in enumerate(keys)))
     counts = [round(fleet.pictures * span_s / seconds) for _, _, span_s in keys]
     for table, rows_of in (
@@ -147,6 +153,12 @@ def _fill(database: Database, fleet: Fleet, now: datetime) -> None:
     ):
         _write(database, table, rows_of(counts, rng))
     _pictures(database, fleet, now)
+    with database.write() as connection:
+        if not database.is_sqlite:  # spans came with numbers of their own
+            connection.execute(text("SELECT setval('span_id_seq', (SELECT MAX(id) FROM span))"))
+        full = update(SumMarkRow).where(SumMarkRow.span_s.in_((HOUR_S, DAY_S)))
+        connection.execute(full.values(until=fleet.first_hour(now)))
+    add_up(database, now)
     with database.write() as connection:
         connection.execute(text("ANALYZE"))
 

@@ -57,9 +57,11 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def postgres_url(postgres: Postgres) -> str:
+def postgres_url(postgres: Postgres) -> Iterator[str]:
     """The SQLAlchemy URL of an empty database of this test alone."""
-    return postgres.create_database(f"test_{uuid4().hex}")
+    name = f"test_{uuid4().hex}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
 
 
 def _left_out(reason: str) -> NoReturn:

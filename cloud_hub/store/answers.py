@@ -1,31 +1,25 @@
 """Questions about many pictures, answered from the sums; docs/metrics.md defines the numbers.
 
-A period begins with the hour (or, once hours were merged, the day) that `since` lies in, hub time.
+A period begins with the hour (or, where that is days ago, the day) that `since` lies in, hub time.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Double,
-    and_,
-    cast,
-    func,
-    literal_column,
-    select,
-    true,
-)
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection
 
-from cloud_hub.store import views
+from cloud_hub.store.groups import BY, check_groups, group_rows, grouped
 from cloud_hub.store.histograms import METRICS
-from cloud_hub.store.sums import DAY_S, columns, hour_of, rows_of
-from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SumRow
-from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, quantile
+from cloud_hub.store.periods import Period
+from cloud_hub.store.sums import columns
+from cloud_hub.store.tables import CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, value_of
 from fleet.definitions import (
     QUANTILES,
     RATIOS,
@@ -34,44 +28,12 @@ from fleet.definitions import (
     calibration_error,
     stability_index,
 )
-from fleet.errors import InvalidInputError
 from fleet.protocol.arrays import unpack_scores
 
-BY = ("node", "version", "cloud", "policy", "day")
-BY_SCORES = (*BY, "score")
-BY_CHECKS = (*BY_SCORES, "region")
 REFERENCE = timedelta(days=7)
 
-_COLUMNS = {
-    "node": "node_id",
-    "version": "device_version",
-    "cloud": "cloud_version",
-    "policy": "policy",
-    "region": "region",
-    "score": "score_bin",
-    "bucket": "bucket",
-}
-_ALLOWED = {CheckSumRow: BY_CHECKS, ScoreSumRow: BY_SCORES, HistogramRow: (*BY, "bucket")}
+_IN_ORDER = sorted(range(len(METRICS)), key=METRICS.__getitem__)
 _BINS = range(SCORE_BINS)
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """From when on, and before when; None is ever."""
-
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def covers(self, table: type[Base]) -> ColumnElement[bool]:
-        """The rows of a sum that lie in it; a day counts if it holds `since`."""
-        starts, span = rows_of(table).c.starts_at, rows_of(table).c.span_s
-        begins: ColumnElement[bool] = true()
-        if self.since is not None:
-            hour = hour_of(self.since)
-            day = hour.replace(hour=0)
-            begins = (starts >= hour) | ((span == DAY_S) & (starts >= day))
-        ends = starts < self.until if self.until is not None else true()
-        return and_(begins, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +65,7 @@ def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Ans
     """Pictures, tokens and every ratio of `definitions.RATIOS`, by groups."""
     names = columns(SumRow)
     rows = []
-    for *group, found in _grouped(connection, SumRow, by, period, names):
+    for *group, found in grouped(connection, SumRow, by, period, names):
         rows.append(
             (*group, int(found["pictures"]), int(found["tokens"]), *(r.of(found) for r in RATIOS))
         )
@@ -112,24 +74,28 @@ def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Ans
 
 def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """Quantiles of each metric by groups, each within `buckets.ALPHA` of the value of its rank."""
-    _check_groups(by, BY)
-    found: defaultdict[tuple[Any, ...], list[tuple[int, dict[str, float]]]] = defaultdict(list)
-    buckets = [*by, "bucket"]
-    for *group, bucket, counts in _grouped(connection, HistogramRow, buckets, period, METRICS):
-        found[tuple(group)].append((bucket, counts))
+    check_groups(by, BY)
     rows: list[tuple[Any, ...]] = []
-    for key, counted in found.items():
-        for metric in sorted(METRICS):
-            pairs = [(bucket, int(counts[metric])) for bucket, counts in counted if counts[metric]]
-            total = sum(count for _, count in pairs)
-            rows.append((*key, metric, total, *(quantile(pairs, q) for q in QUANTILES)))
+    found = group_rows(connection, HistogramRow, [*by, "bucket"], period, METRICS)
+    for key, counted in groupby(found, key=lambda row: row[0][:-1]):
+        buckets, counts = zip(*((group[-1], counts) for group, counts in counted), strict=True)
+        reached = np.cumsum(counts, axis=0)  # [buckets, metrics]
+        for place in _IN_ORDER:
+            total = int(reached[-1, place])
+            values = (_ranked(buckets, reached[:, place], q) if total else None for q in QUANTILES)
+            rows.append((*key, METRICS[place], total, *values))
     return Answer((*by, "metric", "pictures", *(f"p{q * 100:g}" for q in QUANTILES)), rows)
+
+
+def _ranked(buckets: Sequence[int], reached: NDArray[np.int64], share: float) -> float:
+    """As `buckets.quantile`, of counts added up."""
+    return value_of(buckets[int(np.searchsorted(reached, share * reached[-1] - 1e-9))])
 
 
 def spot_checks(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """What checks say of tokens that devices accepted alone, by groups (`fleet/definitions.py`)."""
     rows = []
-    for *group, found in _grouped(connection, CheckSumRow, by, period, columns(CheckSumRow)):
+    for *group, found in grouped(connection, CheckSumRow, by, period, columns(CheckSumRow)):
         rates = accepted(int(found["checked"]), int(found["mismatched"]), found["harm"])
         rows.append((*_shown(by, group), *astuple(rates)))
     return Answer((*by, *(each.name for each in fields(Accepted))), rows)
@@ -138,10 +104,10 @@ def spot_checks(connection: Connection, by: Sequence[str], period: Period) -> An
 def reliability(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """Match rate by score: of judged tokens, and of checked ones that the device accepted alone."""
     groups = [*by, "score"]
-    judged = _grouped(connection, ScoreSumRow, groups, period, columns(ScoreSumRow))
+    judged = grouped(connection, ScoreSumRow, groups, period, columns(ScoreSumRow))
     checked = {
         tuple(group): found
-        for *group, found in _grouped(connection, CheckSumRow, groups, period, columns(CheckSumRow))
+        for *group, found in grouped(connection, CheckSumRow, groups, period, columns(CheckSumRow))
     }
     rows = []
     for *group, found in judged:
@@ -204,7 +170,7 @@ def _by_bin(
     connection: Connection, by: Sequence[str], period: Period
 ) -> dict[tuple[Any, ...], dict[int, dict[str, float]]]:
     found: defaultdict[tuple[Any, ...], dict[int, dict[str, float]]] = defaultdict(dict)
-    rows = _grouped(connection, ScoreSumRow, [*by, "score"], period, columns(ScoreSumRow))
+    rows = grouped(connection, ScoreSumRow, [*by, "score"], period, columns(ScoreSumRow))
     for *group, score_bin, sums in rows:
         found[tuple(group)][score_bin] = {
             "tokens": sums["local"] + sums["verified"] + sums["unverified"],
@@ -219,47 +185,6 @@ def score_range(score_bin: int) -> str:
     first = score_bin * SCORE_CODES_A_BIN
     low, high = unpack_scores(bytes([first, first + SCORE_CODES_A_BIN - 1]))
     return f"{low:.2g}-{high:.2g}"
-
-
-def _grouped(
-    connection: Connection,
-    table: type[Base],
-    by: Sequence[str],
-    period: Period,
-    names: Sequence[str],
-) -> list[tuple[Any, ...]]:
-    """The groups in order, each with the sums of its rows at the end."""
-    groups = _columns_of(connection, by, _ALLOWED.get(table, BY))
-    # PostgreSQL's sum of bigints is a numeric, which Python reads as a Decimal.
-    sums = [func.sum(cast(rows_of(table).c[name], Double)).label(name) for name in names]
-    query = select(*groups, *sums).where(period.covers(table))
-    if groups:
-        query = query.group_by(*groups).order_by(*groups)
-    rows = connection.execute(query).all()
-    cut = len(groups)
-    return [
-        (
-            *row[:cut],
-            {name: float(value or 0) for name, value in zip(names, row[cut:], strict=True)},
-        )
-        for row in rows
-    ]
-
-
-def _columns_of(
-    connection: Connection, by: Sequence[str], allowed: Sequence[str]
-) -> list[ColumnElement[Any]]:
-    _check_groups(by, allowed)
-    day = views.day_of(connection.dialect.name)
-    return [literal_column(day if name == "day" else _COLUMNS[name]) for name in by]
-
-
-def _check_groups(by: Sequence[str], allowed: Sequence[str]) -> None:
-    unknown = [name for name in by if name not in allowed]
-    if unknown:
-        raise InvalidInputError(
-            f"--by {unknown[0]!r} is unknown: take some of {', '.join(allowed)}"
-        )
 
 
 def _shown(by: Sequence[str], group: Sequence[Any]) -> list[Any]:

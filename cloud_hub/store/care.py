@@ -1,6 +1,5 @@
-"""Old rows out, hours into days, a node forgotten; each step short, so that records go on."""
+"""Old rows out, sums added up, a node forgotten; each step short, so that records go on."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,8 +8,8 @@ from sqlalchemy import Connection, Table, delete, func, select, tuple_
 from sqlalchemy.sql.elements import ColumnElement
 
 from cloud_hub.store import days
+from cloud_hub.store.adding_up import add_up, hours_to_drop
 from cloud_hub.store.database import Database
-from cloud_hub.store.sums import DAY_S, HOUR_S, SPAN, TABLES, Sums, columns, keys
 from cloud_hub.store.tables import (
     AuditRow,
     Base,
@@ -23,21 +22,22 @@ from cloud_hub.store.tables import (
 )
 
 _AT_ONCE = 500  # rows of one deletion: a lock is held for milliseconds
+_SPANS_AT_ONCE = 20  # each takes some hundred rows of sums along
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How long rows are kept; sums are kept for ever, as days."""
+    """How long rows are kept; sums are kept for ever, as days and months."""
 
     pictures: timedelta  # and their checks, rejected records, states of nodes
     tokens: timedelta
-    hours: timedelta  # until hours become days
+    hours: timedelta  # of sums, beside their days
     rejected: int  # records set aside, the newest
     bytes: int | None  # of the whole database; beyond it the oldest pictures go first
 
 
 def care(database: Database, keep: Keep, now: datetime) -> dict[str, int]:
-    """Deletes what is older than it is kept for, and merges old hours; how many rows went.
+    """Deletes what is older than it is kept for, and adds sums up; how many rows went.
 
     Raises:
         StoreError: The database cannot be written; what was done stays done.
@@ -52,7 +52,8 @@ def care(database: Database, keep: Keep, now: datetime) -> dict[str, int]:
     gone["rejected_record"] += _drop_rejected(database, keep.rejected)
     if keep.bytes is not None:
         gone["generation"] += _shrink(database, keep.bytes, now)
-    merge_hours(database, now - keep.hours)
+    add_up(database, now)
+    _drop_hours(database, keep.hours, now)
     database.vacuum()
     return gone
 
@@ -70,11 +71,19 @@ def _drop(database: Database, row: type[Base], moment: str, before: datetime) ->
     return _delete(database, table, table.c[moment] < before)
 
 
-def _delete(database: Database, table: Table, which: ColumnElement[bool]) -> int:
+def _drop_hours(database: Database, keep: timedelta, now: datetime) -> None:
+    with database.read() as connection:
+        which = hours_to_drop(connection, keep, now)
+    _delete(database, SpanRow.__table__, which, _SPANS_AT_ONCE)  # type: ignore[arg-type]
+
+
+def _delete(
+    database: Database, table: Table, which: ColumnElement[bool], at_once: int = _AT_ONCE
+) -> int:
     key, gone = list(table.primary_key), 0
     while True:
         with database.write() as connection:
-            some = tuple_(*key).in_(select(*key).where(which).limit(_AT_ONCE))
+            some = tuple_(*key).in_(select(*key).where(which).limit(at_once))
             # Said again, since a picture has no index of its key on PostgreSQL.
             count = connection.execute(delete(table).where(which, some)).rowcount
         if not count:
@@ -103,51 +112,6 @@ def _shrink(database: Database, most: int, now: datetime) -> int:
         gone += _drop_pictures(database, next_day + timedelta(days=1))
         database.vacuum()
     return gone
-
-
-def merge_hours(database: Database, before: datetime) -> None:
-    """Makes one row of a day's hours, for whole days before a moment; no sum changes."""
-    midnight = before.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for day, node in _unmerged(database, midnight):
-        with database.write() as connection:
-            _merge_day(connection, day, node)
-
-
-def _unmerged(database: Database, before: datetime) -> Iterator[tuple[datetime, str]]:
-    oldest = (
-        select(SpanRow.starts_at, SpanRow.node_id)
-        .where(SpanRow.span_s == HOUR_S, SpanRow.starts_at < before)
-        .order_by(SpanRow.starts_at)
-        .limit(1)
-    )
-    while True:
-        with database.read() as connection:
-            found = connection.execute(oldest).first()
-        if found is None:
-            return
-        yield found.starts_at.astimezone(UTC).replace(hour=0), found.node_id
-
-
-def _merge_day(connection: Connection, day: datetime, node: str) -> None:
-    hours = (
-        (SpanRow.span_s == HOUR_S)
-        & (SpanRow.node_id == node)
-        & (SpanRow.starts_at >= day)
-        & (SpanRow.starts_at < day + timedelta(days=1))
-    )
-    # Whoever merges the same day waits here, and then finds nothing to do.
-    spans = connection.execute(select(SpanRow.__table__).where(hours).with_for_update()).all()
-    days = {span.id: (day, DAY_S, *(getattr(span, name) for name in SPAN[2:])) for span in spans}
-    sums = Sums()
-    for table in TABLES:
-        there: Any = table.__table__
-        for row in connection.execute(select(there).where(there.c.span_id.in_(days))):
-            found = row._mapping
-            key = tuple(found[name] for name in keys(table))
-            amounts = {name: found[name] for name in columns(table)}
-            sums.add(table, days[row.span_id], key, amounts)
-    sums.write(connection)
-    connection.execute(delete(SpanRow).where(SpanRow.id.in_(days)))
 
 
 def purge(database: Database, node: str, now: datetime) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Spot checks in the database: written, counted once their records are there, and read."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, and_, false, select, text, true, update
 
 from cloud_hub.store.database import insert_new
-from cloud_hub.store.sums import HOUR_S, Sums, hour_of
+from cloud_hub.store.periods import HOUR_S, begin_of
+from cloud_hub.store.sums import Sums, first_open_hour
 from cloud_hub.store.tables import CheckSumRow, GenerationRow, SpotCheckRow
 from fleet.buckets import regions, score_bins
 
+MOST = 20_000  # checks that are read at once: what is sought in them has margins below a percent
 _AT_ONCE = 512  # checks of one transaction
 _LOCK = 0x63696174  # PostgreSQL's advisory lock for counting
 _LOCAL = 1  # its code among the decisions
+_POSITIONS = 1 << 16  # more than a picture has
 _G, _C = GenerationRow, SpotCheckRow
 
 Mask = NDArray[np.bool_]
@@ -90,11 +93,9 @@ def count_checks(connection: Connection) -> int:
     if not waiting:
         return 0
     known = _counted_positions(connection, [row.generation_id for row in waiting])
-    sums = Sums()
-    for row in waiting:
-        taken_before = known[row.node_id, row.generation_id]
-        _add(sums, row, _picture([row], taken_before))
-        taken_before |= set(_unpack(row).positions.tolist())
+    sums, open_hour = Sums(), first_open_hour(connection)
+    for first, picture in _pictures(waiting, known):
+        _add(sums, max(begin_of(first.checked_at, HOUR_S), open_hour), picture)
     sums.write(connection)
     done = [row.check_id for row in waiting]
     connection.execute(update(_C).where(_C.check_id.in_(done)).values(is_counted=True))
@@ -109,18 +110,19 @@ def checked_pictures(
     device_version: str | None = None,
     policy: str | None = None,
 ) -> list[CheckedPicture]:
-    """The pictures checked since then (or ever) whose records are there, oldest first."""
+    """The pictures checked since then (or ever) whose records are there, oldest first.
+
+    Of more than `MOST` checks the newest count.
+    """
     wanted = and_(
         _C.checked_at >= since if since is not None else true(),
         _C.node_id == node if node is not None else true(),
         _G.device_version == device_version if device_version is not None else true(),
         _G.policy == policy if policy is not None else true(),
     )
-    rows = connection.execute(_joined().where(wanted).order_by(_C.checked_at, _C.check_id))
-    by_picture: defaultdict[tuple[str, str], list[Row[Any]]] = defaultdict(list)
-    for row in rows:
-        by_picture[row.node_id, row.generation_id].append(row)
-    return [_picture(found, set()) for found in by_picture.values()]
+    newest = (_C.checked_at.desc(), _C.check_id.desc())
+    rows = connection.execute(_joined().where(wanted).order_by(*newest).limit(MOST)).all()
+    return [picture for _, picture in _pictures(rows[::-1], {})]
 
 
 def _joined() -> Select[Any]:
@@ -132,7 +134,7 @@ def _joined() -> Select[Any]:
 
 def _counted_positions(
     connection: Connection, generations: Iterable[str]
-) -> defaultdict[tuple[str, str], set[int]]:
+) -> Mapping[tuple[str, str], set[int]]:
     known: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     query = select(_C.node_id, _C.generation_id, _C.positions).where(
         _C.is_counted == true(), _C.generation_id.in_(sorted(set(generations)))
@@ -142,42 +144,83 @@ def _counted_positions(
     return known
 
 
-def _picture(rows: Sequence[Row[Any]], without: set[int]) -> CheckedPicture:
-    """The checks of one picture as one; a position that is checked again is left out.
+def _pictures(
+    rows: Sequence[Row[Any]], without: Mapping[tuple[str, str], set[int]]
+) -> list[tuple[Row[Any], CheckedPicture]]:
+    """Each picture of the checks, once, with its first check; all are looked at together.
 
-    A picture that was opened again runs its tokens again, so positions repeat.
+    A position that is checked again is left out, and so is one that is in `without` for its node
+    and generation: a picture that was opened again runs its tokens again, so positions repeat.
     """
-    first, checks = rows[0], [_unpack(row) for row in rows]
-    positions = np.concatenate([check.positions for check in checks])
-    scores, decisions = (np.frombuffer(data, np.uint8) for data in (first.scores, first.decisions))
-    local = np.concatenate([check.local for check in checks])
-    kept, seen = np.zeros(len(positions), bool), set(without)
-    for index, position in enumerate(positions.tolist()):
-        stands = position < min(len(scores), len(decisions)) and (
-            bool(local[index]) == bool(decisions[position] == _LOCAL)
+    if not rows:
+        return []
+    place: dict[tuple[str, str], int] = {}
+    of_row = [place.setdefault((row.node_id, row.generation_id), len(place)) for row in rows]
+    counts = [len(row.local) for row in rows]
+    picture = np.repeat(of_row, counts)
+    positions = _joined_up(rows, "positions", "<u2").astype(np.int64)
+    local = _joined_up(rows, "local", np.uint8).astype(bool)
+    # What the record says of a position: its tokens lie one picture after the other.
+    told = [min(len(row.scores), len(row.decisions)) for row in rows]
+    begins = np.repeat(np.cumsum([0, *told[:-1]]), counts)
+    inside = positions < np.repeat(told, counts)
+    at = np.where(inside, begins + positions, 0)
+    scores, decisions = (
+        np.frombuffer(
+            b"".join(getattr(row, n)[:k] for row, k in zip(rows, told, strict=True)), "u1"
         )
-        kept[index] = stands and position not in seen
-        seen.add(position)
+        for n in ("scores", "decisions")
+    )
+    if not len(scores):  # no record has any
+        scores, decisions = (np.zeros(1, np.uint8) for _ in range(2))
+    stands = inside & (local == (decisions[at] == _LOCAL))
+    key = picture * _POSITIONS + positions
+    first = np.zeros(len(key), bool)
+    first[np.unique(key, return_index=True)[1]] = True
+    taken = [place[p] * _POSITIONS + position for p in place for position in without.get(p, ())]
+    kept = np.flatnonzero(stands & first & ~np.isin(key, np.array(taken, np.int64)))
+    kept = kept[np.argsort(picture[kept], kind="stable")]
+    ends = np.cumsum(np.bincount(picture[kept], minlength=len(place))).tolist()
+    columns: dict[str, NDArray[Any]] = {
+        "positions": positions[kept],
+        "scores": scores[at[kept]],
+        "local": local[kept],
+        "matches": _joined_up(rows, "matches", np.uint8).astype(bool)[kept],
+        "harms": _joined_up(rows, "harms", "<f2").astype(np.float64)[kept],
+        "probabilities": _joined_up(rows, "probabilities", "<f2").astype(np.float64)[kept],
+    }
+    firsts = [rows[index] for index in np.unique(of_row, return_index=True)[1]]
+    return [
+        (row, _checked(row, {name: column[begin:end] for name, column in columns.items()}))
+        for row, begin, end in zip(firsts, [0, *ends[:-1]], ends, strict=True)
+    ]
+
+
+def _joined_up(rows: Sequence[Row[Any]], name: str, kind: Any) -> NDArray[Any]:
+    return np.frombuffer(b"".join(getattr(row, name) for row in rows), kind)
+
+
+def _tokens(rows: Sequence[Row[Any]], name: str, told: Sequence[int]) -> NDArray[np.uint8]:
+    """What records say of as many tokens each, and one more for where they say nothing."""
+    parts = (getattr(row, name)[:count] for row, count in zip(rows, told, strict=True))
+    return np.frombuffer(b"".join(parts) + b"\0", np.uint8)
+
+
+def _checked(row: Row[Any], columns: Mapping[str, NDArray[Any]]) -> CheckedPicture:
     return CheckedPicture(
-        node=first.node_id,
-        generation=first.generation_id,
-        device_version=first.device_version,
-        cloud_version=first.cloud_version,
-        policy=first.policy,
-        threshold=first.threshold,
-        tokens=first.tokens,
-        local_tokens=first.local_tokens,
-        positions=positions[kept],
-        scores=scores[positions[kept]],
-        local=local[kept],
-        matches=np.concatenate([check.matches for check in checks])[kept],
-        harms=np.concatenate([check.harms for check in checks])[kept],
-        probabilities=np.concatenate([check.probabilities for check in checks])[kept],
+        node=row.node_id,
+        generation=row.generation_id,
+        device_version=row.device_version,
+        cloud_version=row.cloud_version,
+        policy=row.policy,
+        threshold=row.threshold,
+        tokens=row.tokens,
+        local_tokens=row.local_tokens,
+        **columns,
     )
 
 
-def _add(sums: Sums, row: Row[Any], picture: CheckedPicture) -> None:
-    hour = hour_of(row.checked_at)
+def _add(sums: Sums, hour: datetime, picture: CheckedPicture) -> None:
     versions = (picture.device_version, picture.cloud_version, picture.policy)
     span = (hour, HOUR_S, picture.node, *versions)
     local = picture.local
@@ -209,17 +252,3 @@ def _row(check: Check, now: datetime) -> dict[str, Any]:
         "harms": check.harms.astype("<f2").tobytes(),
         "probabilities": check.probabilities.astype("<f2").tobytes(),
     }
-
-
-def _unpack(row: Row[Any]) -> Check:
-    return Check(
-        check_id=row.check_id,
-        node=row.node_id,
-        generation=row.generation_id,
-        cloud_version=row.cloud_version,
-        positions=np.frombuffer(row.positions, "<u2").astype(np.int64),
-        local=np.frombuffer(row.local, np.uint8).astype(bool),
-        matches=np.frombuffer(row.matches, np.uint8).astype(bool),
-        harms=np.frombuffer(row.harms, "<f2").astype(np.float64),
-        probabilities=np.frombuffer(row.probabilities, "<f2").astype(np.float64),
-    )

@@ -17,7 +17,7 @@ from sqlalchemy import (
     JSON,
     Connection,
     Engine,
-    Executable,
+    Insert,
     Text,
     any_,
     bindparam,
@@ -200,7 +200,7 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def insert_new(connection: Connection, row: type[Base]) -> Executable:
+def insert_new(connection: Connection, row: type[Base]) -> Insert:
     """An INSERT that leaves rows alone whose key is there already."""
     return _insert_new(connection.dialect.name, row)
 
@@ -215,12 +215,12 @@ def is_inserted(connection: Connection, row: type[Base], values: dict[str, Any])
     return done.first() is not None
 
 
-def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Executable:
+def insert_or_update(connection: Connection, row: type[Base], changed: set[str]) -> Insert:
     """An INSERT that sets the `changed` columns where the primary key is there already."""
     return _insert_or_update(connection.dialect.name, row, frozenset(changed))
 
 
-def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Executable:
+def insert_or_add(connection: Connection, row: type[Base], summed: Iterable[str]) -> Insert:
     """An INSERT that adds the `summed` columns where the primary key is there already."""
     return _insert_or_add(connection.dialect.name, row, tuple(summed))
 
@@ -240,26 +240,26 @@ def among(dialect: str, column: Any, name: str) -> Any:
 
 
 @cache
-def _insert_new(dialect: str, row: type[Base]) -> Executable:
-    done: Executable = _insert(dialect, row).on_conflict_do_nothing()
+def _insert_new(dialect: str, row: type[Base]) -> Insert:
+    done: Insert = _insert(dialect, row).on_conflict_do_nothing()
     return done
 
 
 @cache
-def _insert_or_update(dialect: str, row: type[Base], changed: frozenset[str]) -> Executable:
+def _insert_or_update(dialect: str, row: type[Base], changed: frozenset[str]) -> Insert:
     insert = _insert(dialect, row)
     new = {name: insert.excluded[name] for name in sorted(changed)}
     keys = list(row.__table__.primary_key)
-    done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
+    done: Insert = insert.on_conflict_do_update(index_elements=keys, set_=new)
     return done
 
 
 @cache
-def _insert_or_add(dialect: str, row: type[Base], summed: tuple[str, ...]) -> Executable:
+def _insert_or_add(dialect: str, row: type[Base], summed: tuple[str, ...]) -> Insert:
     insert, there = _insert(dialect, row), row.__table__.columns
     new = {name: there[name] + insert.excluded[name] for name in summed}
     keys = list(row.__table__.primary_key)
-    done: Executable = insert.on_conflict_do_update(index_elements=keys, set_=new)
+    done: Insert = insert.on_conflict_do_update(index_elements=keys, set_=new)
     return done
 
 

@@ -6,11 +6,14 @@ Ratios are left to whoever scrapes: `fleet_pictures_local_total / fleet_pictures
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, Double, cast, func, select
+from sqlalchemy import Connection
 
-from cloud_hub.store.sums import columns, rows_of
+from cloud_hub.store.groups import grouped
+from cloud_hub.store.periods import Period
+from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import Base, CheckSumRow, SumRow
 
+_BY = ("version", "cloud", "policy")
 _LABELS = ("device_version", "cloud_version", "policy")
 _FAMILIES: tuple[tuple[str, type[Base]], ...] = (("pictures", SumRow), ("checks", CheckSumRow))
 
@@ -25,17 +28,14 @@ def exposition(connection: Connection) -> str:
 
 def _lines(connection: Connection, family: str, table: type[Base]) -> Iterable[str]:
     names = columns(table)
-    there = rows_of(table).c
-    labels = [there[name] for name in _LABELS]
-    sums = [func.sum(cast(there[name], Double)) for name in names]
-    rows = connection.execute(select(*labels, *sums).group_by(*labels).order_by(*labels)).all()
-    for index, name in enumerate(names):
+    rows = grouped(connection, table, _BY, Period(), names)
+    for name in names:
         metric = f"fleet_{family}_{name}_total"
         yield f"# TYPE {metric} counter"
-        for row in rows:
-            pairs = zip(_LABELS, row[: len(_LABELS)], strict=True)
+        for *group, sums in rows:
+            pairs = zip(_LABELS, group, strict=True)
             shown = ",".join(f'{label}="{_escape(value)}"' for label, value in pairs)
-            yield f"{metric}{{{shown}}} {float(row[len(_LABELS) + index])!r}"
+            yield f"{metric}{{{shown}}} {sums[name]!r}"
 
 
 def _escape(value: str) -> str:

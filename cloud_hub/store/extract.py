@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import JSON, Connection, FromClause, func, select, text
+from sqlalchemy import JSON, ColumnElement, Connection, FromClause, func, select, text
 
 from cloud_hub.store.histograms import by_metric
+from cloud_hub.store.periods import DAY_S, Period, marks
 from cloud_hub.store.sums import TABLES, rows_of
 from cloud_hub.store.tables import (
     AuditRow,
@@ -39,7 +40,7 @@ _HOURLY: dict[type[Base], str] = {
 }
 _WHOLE: tuple[type[Base], ...] = (NodeRow, ThresholdRow, ModelVersionRow)
 
-# Rows of these are changed by what comes later, and hours of a day become one row.
+# Rows of these are changed by what comes later, and hours go into the row of their day.
 SUMS = {row.__tablename__: row for row in TABLES}
 
 
@@ -72,6 +73,8 @@ def spans(connection: Connection, table: str, since: datetime | None) -> dict[da
     query = select(hour.label("hour"), func.count().label("n")).group_by(text("hour"))
     if since is not None:
         query = query.where(moment >= since)
+    if table in SUMS:
+        query = query.where(_once(connection, found))
     return {datetime.fromisoformat(row.hour): int(row.n) for row in connection.execute(query)}
 
 
@@ -84,8 +87,15 @@ def rows(
     if begins is not None:
         moment = found.c[HOURLY[table][1]]
         query = query.where(moment >= begins, moment < begins + span(table))
+    if table in SUMS:
+        query = query.where(_once(connection, found))
     names = [column.name for column in found.c]
     return names, [tuple(row) for row in connection.execute(query.order_by(*_order(found, table)))]
+
+
+def _once(connection: Connection, found: FromClause) -> ColumnElement[bool]:
+    """Each sum once: by the day, and by the hour where hours are not in their day yet."""
+    return Period().covers(found.c, marks(connection), DAY_S)
 
 
 def _order(found: FromClause, table: str) -> list[Any]:

@@ -30,22 +30,18 @@ def by_metric() -> Subquery:
     return query.subquery(HistogramRow.__tablename__)
 
 
-def view(names: str, named: str, groups: str) -> str:
-    """The query of `v_latency`: sums come first, and rows by metric are made of them.
+def view(names: str, summed: str) -> str:
+    """The query of `v_latency`: rows by metric, made of a day's sums.
 
     Args:
-        names: Of the columns to group by.
-        named: What each of them is, under its name.
-        groups: The same without names.
+        names: Of the columns of a day and its span.
+        summed: What to select them from, beside the buckets and the metrics.
     """
-    sums = ", ".join(f"CAST(SUM({name}) AS BIGINT) AS {name}" for name in METRICS)
     metrics = " UNION ALL ".join(f"SELECT '{name}' AS metric" for name in METRICS)
     chosen = " ".join(f"WHEN '{name}' THEN {name}" for name in METRICS)
     pictures = f"CASE metric {chosen} END"
     value = f"CASE bucket WHEN {ZERO} THEN 0 ELSE 2 * POWER({GAMMA!r}, bucket) / {GAMMA + 1!r} END"
     return (
         f"SELECT {names}, metric, bucket, {value} AS value, {pictures} AS pictures"  # noqa: S608
-        f" FROM (SELECT {named}, bucket, {sums} FROM histogram"
-        f" JOIN span ON span.id = span_id GROUP BY {groups}, bucket) AS summed"
-        f" CROSS JOIN ({metrics}) AS metrics WHERE {pictures} > 0"
+        f" FROM {summed} CROSS JOIN ({metrics}) AS metrics WHERE {pictures} > 0"
     )

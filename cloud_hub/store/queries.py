@@ -1,23 +1,16 @@
 """What is asked of the database; the terms are defined in docs/metrics.md."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Double,
-    Select,
-    case,
-    cast,
-    func,
-    select,
-    true,
-)
+from sqlalchemy import ColumnElement, Connection, select, true
 
-from cloud_hub.store.tables import GenerationRow, NodeRow
+from cloud_hub.store.groups import group_rows, grouped
+from cloud_hub.store.periods import Period
+from cloud_hub.store.tables import GenerationRow, HistogramRow, NodeRow, SumRow
+from fleet.buckets import quantile
 
 _G = GenerationRow
 _SUMMED = (
@@ -86,15 +79,22 @@ class Story:
 
 
 def devices(connection: Connection, since: datetime | None = None) -> list[DeviceRow]:
-    """One row for each node, by name, over the pictures received since then (or ever)."""
-    totals, quantiles = _totals(since).subquery(), _latencies(since).subquery()
-    query = (
-        select(NodeRow.node_id, NodeRow.state, totals, quantiles.c.p50, quantiles.c.p95)
-        .outerjoin(totals, totals.c.node == NodeRow.node_id)
-        .outerjoin(quantiles, quantiles.c.node == NodeRow.node_id)
-        .order_by(NodeRow.node_id)
-    )
-    return [_device(row._mapping) for row in connection.execute(query)]
+    """One row for each node, by name, over the pictures received since then (or ever).
+
+    All of it comes from the sums: `since` is that of `answers`, and a latency is within
+    `buckets.ALPHA` of that of its rank.
+    """
+    period = Period(since)
+    names = ("pictures", "fallbacks", *_SUMMED)
+    totals = dict(grouped(connection, SumRow, ["node"], period, names))
+    lasted: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for (node, bucket), (count,) in group_rows(
+        connection, HistogramRow, ["node", "bucket"], period, ("duration_s",)
+    ):
+        if count:
+            lasted[node].append((bucket, int(count)))
+    nodes = connection.execute(select(NodeRow.node_id, NodeRow.state).order_by(NodeRow.node_id))
+    return [_device(node, state, totals.get(node, {}), lasted[node]) for node, state in nodes]
 
 
 def pictures(
@@ -122,53 +122,29 @@ def _received(since: datetime | None) -> ColumnElement[bool]:
     return _G.received_at >= since if since is not None else true()
 
 
-def _totals(since: datetime | None) -> Select[Any]:
-    # PostgreSQL's sum of bigints is a numeric, which Python reads as a Decimal.
-    sums = [func.sum(cast(getattr(_G, name), Double)).label(name) for name in _SUMMED]
-    fallbacks = func.sum(case((_G.fallback != "", 1), else_=0)).label("fallbacks")
-    columns: list[Any] = [_G.node_id.label("node"), func.count().label("pictures"), *sums]
-    return select(*columns, fallbacks).where(_received(since)).group_by(_G.node_id)
+def _device(
+    node: str, state: str, sums: Mapping[str, float], lasted: Sequence[tuple[int, int]]
+) -> DeviceRow:
+    count = sums.get("pictures", 0)
 
+    def share(part: str, whole: str) -> float | None:
+        return _ratio(sums.get(part), sums.get(whole))
 
-def _latencies(since: datetime | None) -> Select[Any]:
-    """Nearest-rank quantiles, exact: the ceil(q·n)-th shortest duration of n."""
-    ranked = (
-        select(
-            _G.node_id.label("node"),
-            _G.duration_s.label("duration_s"),
-            func.row_number().over(partition_by=_G.node_id, order_by=_G.duration_s).label("rank"),
-            func.count().over(partition_by=_G.node_id).label("n"),
-        )
-        .where(_received(since))
-        .subquery()
-    )
-
-    def quantile(percent: int) -> ColumnElement[float]:
-        reached = ranked.c.rank * 100 >= ranked.c.n * percent
-        return func.min(case((reached, ranked.c.duration_s)))
-
-    return select(ranked.c.node, quantile(50).label("p50"), quantile(95).label("p95")).group_by(
-        ranked.c.node
-    )
-
-
-def _device(row: Any) -> DeviceRow:
-    count = int(row["pictures"] or 0)
     return DeviceRow(
-        node_id=row["node_id"],
-        state=row["state"],
-        pictures=count,
-        tokens=int(row["tokens"] or 0),
-        cloud_share=_ratio(row["forwards"], row["tokens"]),
-        local_share=_ratio(row["local"], row["tokens"]),
-        corrected_share=_ratio(row["corrected"], row["verified"]),
-        round_trips=_ratio(row["round_trips"], count),
-        bytes_up=_ratio(row["bytes_up"], count),
-        bytes_down=_ratio(row["bytes_down"], count),
-        latency_p50_s=row["p50"],
-        latency_p95_s=row["p95"],
-        tokens_per_s=_ratio(row["tokens"], row["duration_s"]),
-        fallbacks=int(row["fallbacks"] or 0),
+        node_id=node,
+        state=state,
+        pictures=int(count),
+        tokens=int(sums.get("tokens", 0)),
+        cloud_share=share("forwards", "tokens"),
+        local_share=share("local", "tokens"),
+        corrected_share=share("corrected", "verified"),
+        round_trips=share("round_trips", "pictures"),
+        bytes_up=share("bytes_up", "pictures"),
+        bytes_down=share("bytes_down", "pictures"),
+        latency_p50_s=quantile(lasted, 0.5) if lasted else None,
+        latency_p95_s=quantile(lasted, 0.95) if lasted else None,
+        tokens_per_s=share("tokens", "duration_s"),
+        fallbacks=int(sums.get("fallbacks", 0)),
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Connection, SQLColumnExpression, func, select, update
 
 from cloud_hub.store.database import insert_new, insert_or_update
+from cloud_hub.store.groups import grouped
 from cloud_hub.store.locks import holder_of
-from cloud_hub.store.sums import rows_of
+from cloud_hub.store.periods import HOUR_S, Period, begin_of
 from cloud_hub.store.tables import (
     CheckSumRow,
     GenerationRow,
@@ -161,13 +162,11 @@ def ready_nodes(connection: Connection) -> dict[str, Standing]:
 
 def figures(connection: Connection, versions: list[str], since: datetime) -> Figures:
     """What devices on these versions did in the hours since a moment, its own hour included."""
-    there, picture = rows_of(CheckSumRow).c, GenerationRow
-    since = since.replace(minute=0, second=0, microsecond=0)
-    checks = connection.execute(
-        select(_total(there.checked), _total(there.mismatched)).where(
-            there.device_version.in_(versions), there.starts_at >= since
-        )
-    ).one()
+    since, picture = begin_of(since, HOUR_S), GenerationRow
+    by_version = grouped(
+        connection, CheckSumRow, ["version"], Period(since), ("checked", "mismatched")
+    )
+    checks = [sums for version, sums in by_version if version in versions]
     judged, corrected = picture.verified, picture.corrected
     products = (corrected * corrected, corrected * judged, judged * judged)
     counts = connection.execute(
@@ -178,7 +177,8 @@ def figures(connection: Connection, versions: list[str], since: datetime) -> Fig
     n, j, c, cc, cj, jj = (int(value) for value in counts)
     rate = c / j if j else 0.0
     deviation = max(cc - 2 * rate * cj + rate * rate * jj, 0.0)
-    return Figures(j, c, int(checks[0]), int(checks[1]), n, deviation)
+    checked, mismatched = (int(sum(s[name] for s in checks)) for name in ("checked", "mismatched"))
+    return Figures(j, c, checked, mismatched, n, deviation)
 
 
 def _total(column: SQLColumnExpression[int]) -> ColumnElement[int]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
 from cloud_hub.store.database import is_inserted
-from cloud_hub.store.sums import rows_of
+from cloud_hub.store.groups import grouped
+from cloud_hub.store.periods import Period
 from cloud_hub.store.tables import RoundRunRow, RoundScheduleRow, SumRow
 from fleet.errors import InvalidInputError
 
@@ -125,20 +126,15 @@ def facts(connection: Connection, now: datetime) -> Facts:
     """The facts of now, from the sums by hours and days."""
     day_ago = now - timedelta(days=1)
     run_at = connection.execute(select(func.max(RoundRunRow.created_at))).scalar()
-    ever = datetime.min.replace(tzinfo=UTC)
     plans = connection.execute(select(RoundRunRow.plan).where(RoundRunRow.state != "failed"))
     return Facts(
         last_day=_judged(connection, day_ago, now),
         week_before=_judged(connection, day_ago - timedelta(days=7), day_ago),
-        judged_since_run=_judged(connection, run_at or ever, now).judged,
+        judged_since_run=_judged(connection, run_at, now).judged,
         clouds=frozenset(str(plan.get("cloud", "")) for plan in plans.scalars()),
     )
 
 
-def _judged(connection: Connection, since: datetime, until: datetime) -> Judged:
-    there = rows_of(SumRow).c
-    statement = select(
-        func.coalesce(func.sum(there.verified), 0), func.coalesce(func.sum(there.corrected), 0)
-    ).where(there.starts_at >= since, there.starts_at < until)
-    verified, corrected = connection.execute(statement).one()
-    return Judged(int(verified), int(corrected))
+def _judged(connection: Connection, since: datetime | None, until: datetime) -> Judged:
+    (found,) = grouped(connection, SumRow, [], Period(since, until), ("verified", "corrected"))
+    return Judged(int(found[0]["verified"]), int(found[0]["corrected"]))

@@ -1,21 +1,30 @@
 """New pictures into the sums, in the transaction that stores them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from operator import add, attrgetter
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, Subquery, bindparam, select
+from sqlalchemy import Connection, Select, Subquery, bindparam, select, text
 
 from cloud_hub.store.bulk import write_rows
 from cloud_hub.store.database import among, insert_new, insert_or_add
-from cloud_hub.store.tables import Base, CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
+from cloud_hub.store.periods import HOUR_S, begin_of
+from cloud_hub.store.tables import (
+    Base,
+    CheckSumRow,
+    HistogramRow,
+    ScoreSumRow,
+    SpanRow,
+    SumMarkRow,
+    SumRow,
+)
 from fleet.buckets import SCORE_BINS, bucket_of, score_bins
 from fleet.protocol.messages import GenerationRecord
 
-HOUR_S, DAY_S = 3600, 86_400
+CLOSING = 0x63696175  # PostgreSQL's advisory lock: shared by who writes, whole of who closes hours
 
 Key = tuple[Any, ...]
 SPAN = ("starts_at", "span_s", "node_id", "device_version", "cloud_version", "policy")
@@ -118,9 +127,16 @@ def keys(table: type[Base]) -> tuple[str, ...]:
     return _KEYS[table]
 
 
-def hour_of(moment: datetime) -> datetime:
-    """The hour (UTC) that a moment lies in."""
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+def first_open_hour(connection: Connection) -> datetime:
+    """The first hour that sums may still be added to; it stays open until the transaction ends."""
+    if connection.dialect.name != "sqlite":  # there one transaction writes at a time
+        connection.execute(_HELD_OPEN, {"key": CLOSING})
+    until: datetime = connection.execute(_CLOSED).scalar_one()
+    return until
+
+
+_HELD_OPEN = text("SELECT pg_advisory_xact_lock_shared(:key)")
+_CLOSED = select(SumMarkRow.until).where(SumMarkRow.span_s == HOUR_S)
 
 
 def count_pictures(
@@ -128,7 +144,7 @@ def count_pictures(
 ) -> None:
     """Adds pictures (node, record) that were not there before to the sums."""
     sums = Sums()
-    hour = hour_of(now)
+    hour = max(begin_of(now, HOUR_S), first_open_hour(connection))
     with_arrays: list[tuple[int, GenerationRecord]] = []
     for node, record in pictures:
         versions = (record.device_version, record.cloud_version, record.policy)

@@ -6,23 +6,32 @@ which edition a database has.
 
 from typing import Any
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Double, inspect, text
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from cloud_hub.store import histograms
-from cloud_hub.store.sums import columns
-from cloud_hub.store.tables import GenerationRow, SumRow, TokenRow
+from cloud_hub.store.periods import DAY_S, HOUR_S
+from cloud_hub.store.sums import columns, keys
+from cloud_hub.store.tables import (
+    Base,
+    CheckSumRow,
+    GenerationRow,
+    HistogramRow,
+    ScoreSumRow,
+    SumRow,
+    TokenRow,
+)
 from cloud_hub.store.tables.base import Hex, shown_hex
 from fleet.buckets import SCORE_CODES_A_BIN
 from fleet.definitions import DECISIONS, RATIOS, Z_95
 from fleet.protocol.arrays import SCORE_CEILING, SCORE_FLOOR
 
-EDITION = 3
+EDITION = 4
 
 _PACKED = {"scores", "decisions", "confidences"}
 _SPAN = "node_id, device_version, cloud_version, policy"
-_FALSE = "CAST(SUM(mismatched) AS DOUBLE PRECISION) / NULLIF(SUM(checked), 0)"
-_SPREAD = f"({Z_95 * Z_95} / NULLIF(SUM(checked), 0))"  # Wilson's z^2 / n
+_FALSE = "CAST(mismatched AS DOUBLE PRECISION) / NULLIF(checked, 0)"
+_SPREAD = f"({Z_95 * Z_95} / NULLIF(checked, 0))"  # Wilson's z^2 / n
 _HALF = f"SQRT({_FALSE} * (1 - {_FALSE}) * {_SPREAD} + {_SPREAD} * {_SPREAD} / 4)"
 
 
@@ -59,33 +68,30 @@ def day_of(dialect: str, column: str = "starts_at") -> str:
 
 
 def _queries(dialect: str) -> dict[str, str]:
-    day = day_of(dialect)
-    by = f"{day} AS day, {_SPAN}"
-    groups = f"{day}, {_SPAN}"
     token = _shown(TokenRow.__table__.c.generation_id, dialect)
     pictures = [_shown(c, dialect) for c in GenerationRow.__table__.c if c.name not in _PACKED]
-    ratios = ", ".join(f"{ratio.sql} AS {_named(ratio.name)}" for ratio in RATIOS)
-    summed = ", ".join(_sum(name) for name in columns(SumRow))
-    spans = "JOIN span ON span.id = span_id"
+    # A row of a view is a day's already: its sums are columns.
+    ratios = ", ".join(
+        f"{ratio.sql.replace('SUM(', '(')} AS {_named(ratio.name)}" for ratio in RATIOS
+    )
+    by = f"day, {_SPAN}"
     return {
         "v_version": f"SELECT {EDITION} AS edition",
         "v_picture": f"SELECT {', '.join(pictures)}, bytes_up + bytes_down AS bytes,"
         " CAST(local AS DOUBLE PRECISION) / NULLIF(tokens, 0) AS local_share FROM generation",
-        "v_acceptance": f"SELECT {by}, {summed}, {ratios} FROM picture_sum {spans}"
-        f" GROUP BY {groups}",
-        "v_latency": histograms.view(f"day, {_SPAN}", by, groups),
+        "v_acceptance": f"SELECT {by}, {', '.join(columns(SumRow))}, {ratios}"
+        f" FROM {_by_day(SumRow, dialect)}",
+        "v_latency": histograms.view(by, _by_day(HistogramRow, dialect)),
         "v_score": f"SELECT {by}, score_bin, {_score(0)} AS score_from, {_score(1)} AS score_to,"
-        f" {_sum('local')}, {_sum('verified')}, {_sum('corrected')},"
-        f" {_sum('unverified')}, CAST(SUM(verified - corrected) AS DOUBLE PRECISION)"
-        f" / NULLIF(SUM(verified), 0) AS match_rate FROM score_sum {spans}"
-        f" GROUP BY {groups}, score_bin",
+        " local, verified, corrected, unverified,"
+        " CAST(verified - corrected AS DOUBLE PRECISION) / NULLIF(verified, 0) AS match_rate"
+        f" FROM {_by_day(ScoreSumRow, dialect)}",
         "v_spot_check": f"SELECT {by}, region, score_bin, {_score(0)} AS score_from,"
-        f" {_score(1)} AS score_to, {_sum('checked')}, {_sum('mismatched')},"
+        f" {_score(1)} AS score_to, checked, mismatched,"
         f" {_FALSE} AS false_accept_rate,"
         f" ({_FALSE} + {_SPREAD} / 2 - {_HALF}) / (1 + {_SPREAD}) AS low,"
         f" ({_FALSE} + {_SPREAD} / 2 + {_HALF}) / (1 + {_SPREAD}) AS high,"
-        " SUM(harm) / NULLIF(SUM(checked), 0) AS harm"
-        f" FROM check_sum {spans} GROUP BY {groups}, region, score_bin",
+        f" harm / NULLIF(checked, 0) AS harm FROM {_by_day(CheckSumRow, dialect)}",
         "v_token": f"SELECT node_id, {token}, position, received_at, score,"
         f" CASE decision {_decisions()} END AS decision, confidence FROM token",
         "v_node": "SELECT * FROM node",
@@ -100,6 +106,26 @@ def _queries(dialect: str) -> dict[str, str]:
     }
 
 
+def _by_day(table: type[Base], dialect: str) -> str:
+    """A table's sums, a row for each day, node, versions, policy and key of the table.
+
+    Days that are over come as they stand, so that the first rows are there at once; the present
+    one is added up from its hours.
+    """
+    day, mark = day_of(dialect), f"(SELECT until FROM sum_mark WHERE span_s = {DAY_S})"
+    midnight = f"DATE({mark})" if dialect == "sqlite" else f"DATE_TRUNC('day', {mark}, 'UTC')"
+    own = ", ".join([f"{day} AS day", _SPAN, *keys(table)])
+    sums = ", ".join(_sum(table.__table__.c[name]) for name in columns(table))
+    rows = f"FROM {table.__tablename__} JOIN span ON span.id = span_id"
+    return (
+        f"(SELECT {own}, {', '.join(columns(table))} {rows}"
+        f" WHERE span_s = {DAY_S} AND starts_at < {midnight}"
+        f" UNION ALL SELECT {own}, {sums} {rows}"
+        f" WHERE span_s = {HOUR_S} AND starts_at >= {midnight}"
+        f" GROUP BY {', '.join([day, _SPAN, *keys(table)])}) AS summed"
+    )
+
+
 def _shown(column: KeyedColumnElement[Any], dialect: str) -> str:
     """A column; a text that PostgreSQL keeps as bytes is a text again."""
     if isinstance(column.type, Hex) and dialect != "sqlite":
@@ -107,10 +133,10 @@ def _shown(column: KeyedColumnElement[Any], dialect: str) -> str:
     return str(column.name)
 
 
-def _sum(column: str) -> str:
+def _sum(column: KeyedColumnElement[Any]) -> str:
     """A sum under its column's name; PostgreSQL's own sum of a count is no integer."""
-    kind = "DOUBLE PRECISION" if column.endswith("_s") else "BIGINT"
-    return f"CAST(SUM({column}) AS {kind}) AS {column}"
+    kind = "DOUBLE PRECISION" if isinstance(column.type, Double) else "BIGINT"
+    return f"CAST(SUM({column.name}) AS {kind}) AS {column.name}"
 
 
 def _decisions() -> str:

@@ -26,7 +26,14 @@ from cloud_hub.store.tables.rounds import (
     RoundRunRow,
     RoundScheduleRow,
 )
-from cloud_hub.store.tables.sums import CheckSumRow, HistogramRow, ScoreSumRow, SpanRow, SumRow
+from cloud_hub.store.tables.sums import (
+    CheckSumRow,
+    HistogramRow,
+    ScoreSumRow,
+    SpanRow,
+    SumMarkRow,
+    SumRow,
+)
 
 __all__ = [
     "AuditRow",
@@ -49,6 +56,7 @@ __all__ = [
     "ScoreSumRow",
     "SpanRow",
     "SpotCheckRow",
+    "SumMarkRow",
     "SumRow",
     "ThresholdRow",
     "TokenRow",

@@ -1,8 +1,8 @@
 """Sums over pictures and checks, each for a node, its versions and policy, and a span of hub time.
 
-They are written in the transaction of what they count. A span is an hour; past hours are merged
-into days later, so that whoever adds up rows since some moment need not know which they are. Who
-and when stand once, in `span`; rows of the sums name it by number, since there are many of them.
+They are written in the transaction of what they count. A span is an hour, a day or a month; days
+and months are made of hours that are over, and stand beside them (`store/adding_up.py`). Who and
+when stand once, in `span`; rows of the sums name it by number, since there are many of them.
 """
 
 from datetime import datetime
@@ -21,7 +21,7 @@ _GROWS: dict[str, Any] = _BY_KEY | {"postgresql_with": {"fillfactor": 50}}
 
 
 class SpanRow(Base):
-    """A node, its versions and policy, in an hour or a day."""
+    """A node, its versions and policy, in an hour, a day or a month."""
 
     __tablename__ = "span"
     __table_args__ = (
@@ -39,11 +39,20 @@ class SpanRow(Base):
 
     id: Mapped[int] = mapped_column(ROW_NUMBER, primary_key=True, autoincrement=True)
     starts_at: Mapped[datetime]
-    span_s: Mapped[int]  # 3600 or 86400
+    span_s: Mapped[int]  # 3600, 86400, or 2592000 for any month
     node_id: Mapped[str] = mapped_column(String(63))
     device_version: Mapped[str] = mapped_column(String(64))
     cloud_version: Mapped[str] = mapped_column(String(64))
     policy: Mapped[str] = mapped_column(String(64))
+
+
+class SumMarkRow(Base):
+    """How far spans of a length have come; `store/periods.py: Marks`."""
+
+    __tablename__ = "sum_mark"
+
+    span_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    until: Mapped[datetime]
 
 
 class _OfSpan:

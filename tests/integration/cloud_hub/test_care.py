@@ -1,6 +1,7 @@
 """Old rows go, sums stay what they were, a node is forgotten, a backup is the database."""
 
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,11 +12,13 @@ from sqlalchemy import func, select, text
 
 from cloud_hub.cli import main
 from cloud_hub.store import answers, backup, revision
-from cloud_hub.store.answers import Period
-from cloud_hub.store.care import Keep, care, merge_hours, purge
+from cloud_hub.store.adding_up import add_up
+from cloud_hub.store.care import Keep, care, purge
 from cloud_hub.store.database import Database
+from cloud_hub.store.periods import MONTH_S, Period
 from cloud_hub.store.records import Rejected, Reported, set_aside, store_batch
-from cloud_hub.store.tables import AuditRow, Base, GenerationRow, RejectedRecordRow, SpanRow, SumRow
+from cloud_hub.store.sums import first_open_hour
+from cloud_hub.store.tables import AuditRow, Base, GenerationRow, RejectedRecordRow, SpanRow
 from fleet.errors import InvalidInputError, StoreError
 from fleet.ids import NodeId
 from tests.integration.cloud_hub.test_definitions import Log
@@ -50,6 +53,14 @@ def read(database: Database, by: list[str]) -> list[answers.Answer]:
         return [ask(connection, by, Period()) for ask in questions]
 
 
+def viewed(database: Database) -> list[Any]:
+    """What the views say, in one order."""
+    names = ("v_acceptance", "v_latency", "v_score")
+    with database.read() as connection:
+        rows = (connection.execute(text(f"SELECT * FROM {name}")) for name in names)  # noqa: S608
+        return [sorted(map(tuple, found), key=repr) for found in rows]
+
+
 def test_pictures_go_by_age_and_their_sums_stay(database: Database) -> None:
     fill(database)
     before = read(database, ["node"])
@@ -65,22 +76,76 @@ def test_pictures_go_by_age_and_their_sums_stay(database: Database) -> None:
     assert read(database, ["node"]) == before
 
 
-def test_hours_become_days_and_no_answer_changes(database: Database) -> None:
-    fill(database)
-    by_day = read(database, ["node", "day"])
-    rows = count(database, SumRow)
+def test_hours_go_into_days_and_months_and_no_answer_changes(database: Database) -> None:
+    fill(database, days=24)  # of two months
+    groups: tuple[list[str], ...] = (["node", "day"], ["node"], [])
+    before = [read(database, by) for by in groups]
+    views = viewed(database)
 
-    merge_hours(database, NOW - timedelta(days=1))
-    merge_hours(database, NOW - timedelta(days=1))
+    for later in (0, 1, 30):
+        care(database, keep(hours=timedelta(days=3)), NOW + timedelta(hours=later))
+        assert [read(database, by) for by in groups] == before
+        assert viewed(database) == views
 
-    assert read(database, ["node", "day"]) == by_day
-    assert count(database, SumRow) < rows
     with database.read() as connection:
-        spans = connection.execute(select(SpanRow.span_s).distinct()).scalars()
-        assert sorted(spans) == [3600, 86_400]
-        since = NOW - timedelta(days=2)  # a day counts if it holds this moment
-        found = answers.acceptance(connection, [], Period(since)).records()[0]
-    assert found["pictures"] == 18
+        found = connection.execute(
+            select(SpanRow.span_s, func.min(SpanRow.starts_at)).group_by(SpanRow.span_s)
+        )
+        since = {length: begin.date() for length, begin in found}
+        days_ago = NOW - timedelta(days=4)  # a day counts if it holds this moment
+        (answer,) = answers.acceptance(connection, [], Period(days_ago)).records()
+    assert since == {
+        3600: date(2026, 12, 18),
+        86_400: date(2026, 11, 27),
+        MONTH_S: date(2026, 11, 1),
+    }
+    assert answer["pictures"] == 5 * 6
+
+
+def test_what_comes_late_counts_in_the_first_hour_that_is_open(database: Database) -> None:
+    fill(database, days=2)
+    care(database, keep(), NOW + timedelta(hours=1))  # 8:30's hour is closed
+
+    late = record(sequence=100, duration_s=1.0)
+    store_batch(database, [Reported(NodeId("n0"), late, b"")], [], NOW)
+
+    with database.read() as connection:
+        newest = connection.execute(select(func.max(SpanRow.starts_at))).scalar_one()
+        (answer,) = answers.acceptance(connection, [], Period()).records()
+    assert newest == NOW.replace(minute=0) + timedelta(hours=1)
+    assert answer["pictures"] == 13
+    care(database, keep(), NOW + timedelta(hours=3))
+    assert read(database, [])[0].records()[0]["pictures"] == 13
+
+
+def test_two_hubs_add_up_once(database: Database) -> None:
+    fill(database)
+    before = read(database, ["node", "day"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: add_up(database, NOW + timedelta(hours=2)), range(4)))
+
+    assert read(database, ["node", "day"]) == before
+
+
+@pytest.mark.postgres
+def test_an_hour_that_somebody_writes_to_is_not_closed_under_them(postgres_url: str) -> None:
+    """SQLite has one transaction that writes at a time."""
+    with Database(postgres_url) as database:
+        revision.migrate(database)
+        fill(database, days=1, a_day=1)
+        _close_while_open(database)
+
+
+def _close_while_open(database: Database) -> None:
+    with ThreadPoolExecutor(1) as pool, database.write() as connection:
+        open_hour = first_open_hour(connection)
+        closing = pool.submit(add_up, database, NOW + timedelta(hours=5))
+        with pytest.raises(TimeoutError):
+            closing.result(0.5)
+        assert first_open_hour(connection) == open_hour
+        connection.commit()
+        closing.result(20)
 
 
 def test_a_database_beyond_its_bytes_drops_its_oldest_days_and_keeps_today(

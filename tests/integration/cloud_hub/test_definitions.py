@@ -17,11 +17,11 @@ from sqlalchemy import select, text
 
 from cloud_hub.cli import main
 from cloud_hub.store import answers
-from cloud_hub.store.answers import Period
 from cloud_hub.store.checks import Check, count_checks, store_checks
 from cloud_hub.store.database import Database
 from cloud_hub.store.exposition import exposition
 from cloud_hub.store.histograms import by_metric
+from cloud_hub.store.periods import Period
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.sums import columns
 from cloud_hub.store.tables import SumRow

@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 from cloud_hub.cli import main
 from cloud_hub.export import export
 from cloud_hub.store import answers
-from cloud_hub.store.answers import Period
 from cloud_hub.store.database import Database
+from cloud_hub.store.periods import Period
 from cloud_hub.store.records import Reported, store_batch
 from fleet.analysis import Log, heat_map, reliability_diagram
 from fleet.errors import InvalidInputError

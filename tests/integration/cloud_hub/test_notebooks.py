@@ -12,8 +12,8 @@ from nbclient import NotebookClient
 
 from cloud_hub.export import export
 from cloud_hub.store import answers
-from cloud_hub.store.answers import Period
 from cloud_hub.store.database import Database
+from cloud_hub.store.periods import Period
 from cloud_hub.store.revision import migrate
 from fleet.transport.memory import MemoryBroker
 from tests.integration.cloud_hub.hub import PATIENCE_S, make_hub

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, LargeBinary, String, column, select, table, t
 
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database, insert_new
+from cloud_hub.store.periods import Marks, marks
 from cloud_hub.store.records import Reported, store_batch
 from cloud_hub.store.revision import Standing
 from cloud_hub.store.tables import Base, GenerationRow, HistogramRow, NodeRow, SpanRow
@@ -193,6 +194,28 @@ def test_histograms_and_texts_of_the_fifth_revision_are_kept(url: str) -> None:
     assert [tuple(row) for row in found] == [(1, -3, 7, 2), (1, 9, 0, 1), (2, 9, 0, 4)]
     assert set(others) == {0}
     assert [tuple(row) for row in read] == [tuple(row) for row in seen] == texts
+
+
+@pytest.mark.parametrize(("hours", "until"), [((), 4), ((4, 5), 4), ((3, 4), 3)])
+def test_days_go_on_where_the_sixth_revision_merged_hours(
+    url: str, hours: tuple[int, ...], until: int
+) -> None:
+    """A merge that was killed left hours of a node in a day (3) that holds others already."""
+    with Database(url) as database:
+        revision.migrate(database, "0006")
+        days = [(day, 0, 86_400, "n1") for day in (1, 2, 3)]
+        with database.write() as connection:
+            for day, hour, length, node in [*days, *((day, 7, 3600, "n2") for day in hours)]:
+                begin = {"starts_at": datetime(2026, 12, day, hour, tzinfo=UTC), "span_s": length}
+                versions = {"device_version": "d", "cloud_version": "c", "policy": "p"}
+                span = begin | {"node_id": node} | versions
+                connection.execute(insert_new(connection, SpanRow), span)
+        revision.migrate(database)
+
+        with database.read() as connection:
+            found = marks(connection)
+    reached = datetime(2026, 12, until, tzinfo=UTC)
+    assert found == Marks(reached, reached, datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def _insert_as_0001(connection: Connection, sent: GenerationRecord, now: datetime) -> None:

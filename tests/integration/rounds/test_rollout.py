@@ -24,8 +24,9 @@ from cloud_hub.settings import RolloutSettings
 from cloud_hub.store import catalog, locks
 from cloud_hub.store import rollouts as store
 from cloud_hub.store.database import Database, insert_new
+from cloud_hub.store.periods import HOUR_S, begin_of
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.sums import HOUR_S, Sums, hour_of
+from cloud_hub.store.sums import Sums
 from cloud_hub.store.tables import CheckSumRow, GenerationRow, NodeRow, RolloutNodeRow, RolloutRow
 from fleet.errors import InvalidInputError
 from fleet.ids import BootId, NodeId
@@ -74,7 +75,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 def saw(database: Database, version: str, judged: int, corrected: int, mismatched: int) -> None:
     """What devices on a version did in this hour; as many tokens were checked as judged."""
     now = datetime.now(UTC)
-    span = (hour_of(now), HOUR_S, "n", version, "c", "ciar")
+    span = (begin_of(now, HOUR_S), HOUR_S, "n", version, "c", "ciar")
     sums = Sums()
     sums.add(CheckSumRow, span, (0, 0), {"checked": judged, "mismatched": mismatched})
     drawn = {"verified": judged // PICTURES, "corrected": corrected // PICTURES}

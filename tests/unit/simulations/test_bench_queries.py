@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from cloud_hub.store import answers, views
-from cloud_hub.store.answers import Period
 from cloud_hub.store.database import Database
+from cloud_hub.store.periods import Period
 from simulations.bench_queries import Fleet, bench
 
 FLEET = Fleet(nodes=2, pictures=2000, rows=20, days=3, hourly=1)
