@@ -17,6 +17,7 @@ from sqlalchemy import select, text
 
 from cloud_hub.cli import main
 from cloud_hub.store import answers
+from cloud_hub.store.adding_up import add_up
 from cloud_hub.store.checks import Check, count_checks, store_checks
 from cloud_hub.store.database import Database
 from cloud_hub.store.exposition import exposition
@@ -45,11 +46,17 @@ METRICS: dict[str, Callable[[GenerationRecord], float]] = {
 
 
 class Log:
-    """A random log, stored in random batches, some of them twice, with checks before and after."""
+    """A random log, stored in random batches, some of them twice, with checks before and after.
 
-    def __init__(self, database: Database, seed: int, count: int = 50) -> None:
+    If it takes days, these are over the end of a month, and sums are added up now and then.
+    """
+
+    def __init__(
+        self, database: Database, seed: int, count: int = 50, *, takes_days: bool = False
+    ) -> None:
         self.database = database
         self.rng = np.random.default_rng(seed)
+        self.takes_days = takes_days
         self.reports = [self._report(index) for index in range(count)]
         self.checks = [self._check(index) for index in range(count)]
         self._store()
@@ -102,13 +109,18 @@ class Log:
 
     def _store(self) -> None:
         order = self.rng.permutation(len(self.reports))
+        now = datetime(2026, 1, 30, 20, 30, tzinfo=UTC) if self.takes_days else NOW
         for part in np.array_split(order, 6):
             batch = [self.reports[index] for index in part]
-            store_batch(self.database, batch, [], NOW)
-            store_batch(self.database, batch[:3], [], NOW + timedelta(minutes=5))
+            store_batch(self.database, batch, [], now)
+            store_batch(self.database, batch[:3], [], now + timedelta(minutes=5))
             with self.database.write() as connection:
-                store_checks(connection, [self.checks[index] for index in part[::-1]], NOW)
+                store_checks(connection, [self.checks[index] for index in part[::-1]], now)
                 count_checks(connection)
+            if self.takes_days:
+                now += timedelta(hours=int(self.rng.integers(30)))
+                if self.rng.random() < 0.6:
+                    add_up(self.database, now)
         with self.database.write() as connection:
             while count_checks(connection):
                 pass
@@ -136,9 +148,9 @@ def expected(records: list[GenerationRecord]) -> dict[str, float]:
     return sums | {"pictures": len(records), "calls": called, "fallbacks": fell}
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_acceptance_is_one_number_wherever_it_is_read(database: Database, seed: int) -> None:
-    log = Log(database, seed)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_acceptance_is_one_number_wherever_it_is_read(database: Database, takes_days: bool) -> None:
+    log = Log(database, int(takes_days), takes_days=takes_days)
     with database.read() as connection:
         api = answers.acceptance(connection, ["node", "version"], Period())
         view = connection.execute(
@@ -161,6 +173,8 @@ def test_acceptance_is_one_number_wherever_it_is_read(database: Database, seed: 
     assert [(row.node_id, row.device_version) for row in view] == sorted(truth)
     for node, version, local, tokens in view:
         assert float(local / tokens) == pytest.approx(_of(api, node, version)["local_share"])
+    if takes_days:  # then a row is a day's
+        return
     for (node, version, cloud, policy), row in by_row.items():
         records = [
             r for r in truth[node, version] if (r.cloud_version, r.policy) == (cloud, policy)
@@ -176,8 +190,11 @@ def _of(answer: answers.Answer, node: str, version: str) -> dict[str, Any]:
     return next(r for r in answer.records() if (r["node"], r["version"]) == (node, version))
 
 
-def test_quantiles_are_within_the_stated_error_of_the_rows_own(database: Database) -> None:
-    log = Log(database, 5)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_quantiles_are_within_the_stated_error_of_the_rows_own(
+    database: Database, takes_days: bool
+) -> None:
+    log = Log(database, 5, takes_days=takes_days)
     with database.read() as connection:
         found = answers.latency(connection, ["node"], Period()).records()
         rows = connection.execute(text("SELECT node_id, duration_s, wait_s FROM v_picture")).all()
@@ -238,8 +255,9 @@ def test_a_picture_is_shown_with_the_texts_that_its_record_had(database: Databas
     assert sorted(rows) == sorted((r.generation_id, r.boot_id, r.caption_hash) for r in said)
 
 
-def test_false_accepts_are_those_of_the_checks(database: Database) -> None:
-    log = Log(database, 7)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_false_accepts_are_those_of_the_checks(database: Database, takes_days: bool) -> None:
+    log = Log(database, 7, takes_days=takes_days)
     truth: Counter[str] = Counter()
     for check in log.checks:
         truth[f"{check.node} checked"] += int(check.local.sum())
@@ -265,8 +283,9 @@ def test_false_accepts_are_those_of_the_checks(database: Database) -> None:
         )
 
 
-def test_reliability_and_drift_follow_from_the_tokens(database: Database) -> None:
-    log = Log(database, 9)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_reliability_and_drift_follow_from_the_tokens(database: Database, takes_days: bool) -> None:
+    log = Log(database, 9, takes_days=takes_days)
     with database.read() as connection:
         found = answers.reliability(connection, [], Period()).records()
         same = answers.drift(connection, ["node"], Period(), Period()).records()
@@ -280,8 +299,9 @@ def test_reliability_and_drift_follow_from_the_tokens(database: Database) -> Non
     ] * 3
 
 
-def test_prometheus_counts_what_the_sums_count(database: Database) -> None:
-    log = Log(database, 11)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_prometheus_counts_what_the_sums_count(database: Database, takes_days: bool) -> None:
+    log = Log(database, 11, takes_days=takes_days)
     with database.read() as connection:
         lines = exposition(connection)
     sums = expected([report.record for report in log.reports])

@@ -37,8 +37,11 @@ def watermark(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_export_holds_what_the_database_holds(database: Database, tmp_path: Path) -> None:
-    RandomLog(database, 1)
+@pytest.mark.parametrize("takes_days", [False, True])
+def test_an_export_holds_what_the_database_holds(
+    database: Database, tmp_path: Path, takes_days: bool
+) -> None:
+    RandomLog(database, 1, takes_days=takes_days)
     folder = tmp_path / "log"
 
     export(database, folder)
