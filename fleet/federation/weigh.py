@@ -36,9 +36,12 @@ def node_weights(
 
 
 def own_share(losses: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
-    """The share of the variance of losses [n] that their errors [n] do not explain, at least 0.
+    """The share of the variance of losses [n] that their errors [n] surely do not explain.
 
-    The heterogeneity I² of Higgins and Thompson (2002), with equal weights.
+    The heterogeneity I² of Higgins and Thompson (2002) with equal weights, and with as much for
+    chance as two standard errors of the variance of n losses allow it.
     """
-    spread = float(losses.var(ddof=1)) if len(losses) > 1 else 0.0
-    return max(1 - float(np.square(errors).mean()) / spread, 0.0) if spread else 0.0
+    if len(losses) < 2 or not (spread := float(losses.var(ddof=1))):
+        return 0.0
+    chance = float(np.square(errors).mean()) * (1 + 2 * (2 / (len(losses) - 1)) ** 0.5)
+    return max(1 - chance / spread, 0.0)
