@@ -44,4 +44,4 @@ def own_share(losses: NDArray[np.float64], errors: NDArray[np.float64]) -> float
     if len(losses) < 2 or not (spread := float(losses.var(ddof=1))):
         return 0.0
     chance = float(np.square(errors).mean()) * (1 + 2 * (2 / (len(losses) - 1)) ** 0.5)
-    return max(1 - chance / spread, 0.0)
+    return float(max(1 - chance / spread, 0.0))
