@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cloud_hub.engine.luck import Luck
 from cloud_hub.engine.requests import Run
 from cloud_hub.engine.runner import Span
 from cloud_hub.engine.torch_runner import TorchRunner
-from fleet.decoding.sampling import draw, sharpen
+from fleet.decoding.draws import Ask, draw_all
 from fleet.errors import InvalidInputError
 from fleet.models.bundle import CLOUD_FOLDER
 from fleet.models.torch_model import CloudModel
@@ -86,13 +85,13 @@ def _ours(cloud: CloudModel, batch: int, tokens: int) -> Callable[[], None]:
     runner = TorchRunner(cloud, batch)
 
     def work() -> None:
-        luck = [Luck(seed, tokens) for seed in range(batch)]
         rows = runner.run([_span(slot, 0, [], caption=_CAPTION) for slot in range(batch)])
         for position in range(tokens):
-            noise = np.concatenate([one.noise([position], cloud.vocab_size) for one in luck])
-            last = draw(sharpen(np.concatenate(rows), _SAMPLING), noise)
+            where = np.array([position])
+            drawn = draw_all([Ask(_SAMPLING, slot, where, rows[slot]) for slot in range(batch)])
+            last = [each.tokens.tolist() for each in drawn]
             if position + 1 < tokens:
-                rows = runner.run([_span(slot, position, [last[slot]]) for slot in range(batch)])
+                rows = runner.run([_span(slot, position, last[slot]) for slot in range(batch)])
 
     return work
 

@@ -1,37 +1,49 @@
-"""The cloud's draws and verdicts, from the logits of one session's positions; pure."""
+"""The cloud's draws and verdicts, from the logits of one session's positions; pure.
 
-from collections.abc import Sequence
+What is drawn with the picture's noise is asked for by `yield`: who settles a forward draws for all
+of its sessions at once.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar
 
 import numpy as np
 
 from cloud_hub.engine.checks import Looked, sample
 from cloud_hub.engine.requests import Backlog, Logits, Tokens
 from cloud_hub.engine.sessions import Session
+from fleet.decoding.draws import Ask, Drawn
 from fleet.decoding.residual import Evidence, judge_residual, luck_of
-from fleet.decoding.sampling import draw, law, sharpen
+from fleet.decoding.sampling import law, sharpen
 from fleet.decoding.top_laws import NO_LAWS, TopLaws, top_laws
 from fleet.decoding.verify import Verdict, judge
 
+T = TypeVar("T")
+Drawing = Generator[Ask, Drawn, T]
 
-def judged(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:
+_NONE_DRAWN = Drawn(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+def judged(
+    session: Session, backlog: Backlog, laws: Logits
+) -> Drawing[tuple[Verdict, list[float]]]:
     """The verdict by the session's rule, from the logits [n + 1, V] of the backlog's positions.
 
     With it the cloud's probabilities of what it has put or left at the judged positions.
     """
-    rule = _by_residual if session.rule.name == "residual" else _by_shared_noise
-    return rule(session, backlog, laws)
+    if session.rule.name == "residual":
+        return _by_residual(session, backlog, laws)
+    return (yield from _by_shared_noise(session, backlog, laws))
 
 
-def drawn(session: Session, positions: Sequence[int], logits: Logits) -> tuple[Tokens, list[float]]:
-    """The cloud's draws [k] at the positions, by the picture's noise, and their probabilities."""
-    if not positions:
-        return np.zeros(0, np.int64), []
-    sharp = sharpen(logits, session.sampling)
-    tokens = draw(sharp, session.luck.noise(positions, logits.shape[-1]))
-    return tokens, law(sharp)[np.arange(len(tokens)), tokens].tolist()
+def drawn(session: Session, positions: Tokens, logits: Logits) -> Drawing[Drawn]:
+    """The cloud's draws at the positions [k], by the picture's noise."""
+    if not len(positions):
+        return _NONE_DRAWN
+    return (yield Ask(session.sampling, session.seed, positions, logits))
 
 
-def taught(session: Session, looked: Looked) -> TopLaws:
+def taught(session: Session, looked: Looked) -> Drawing[TopLaws]:
     """What the device learns of a forward: draws and laws at its share of the drafts' positions.
 
     The choice is that of the spot checks, by the picture's noise: it depends on no token.
@@ -40,23 +52,22 @@ def taught(session: Session, looked: Looked) -> TopLaws:
     chosen = sample(session, looked, lessons.share) if lessons.size else None
     if chosen is None:
         return NO_LAWS
-    positions = chosen.positions.tolist()
-    tokens, _ = drawn(session, positions, chosen.logits)
-    return top_laws(positions, tokens, chosen.logits, lessons.size)
+    found = yield from drawn(session, chosen.positions, chosen.logits)
+    return top_laws(chosen.positions, found.tokens, chosen.logits, lessons.size)
 
 
 def _by_shared_noise(
     session: Session, backlog: Backlog, laws: Logits
-) -> tuple[Verdict, list[float]]:
+) -> Drawing[tuple[Verdict, list[float]]]:
     """The verdict, and the cloud's probabilities of its own draws at the judged positions."""
     has_bonus = backlog.end < session.positions
     looked = np.ones(len(backlog.run) + has_bonus, bool)
     looked[: len(backlog.run)] = backlog.uncertain
-    positions = (backlog.start + looked.nonzero()[0]).tolist()
-    draws, confidences = drawn(session, positions, laws[: len(looked)][looked])
+    positions = backlog.start + looked.nonzero()[0]
+    found = yield from drawn(session, positions, laws[: len(looked)][looked])
     targets = np.zeros(len(looked), np.int64)
-    targets[looked] = draws
-    return judge(backlog.run.tokens, backlog.uncertain, targets), confidences
+    targets[looked] = found.tokens
+    return judge(backlog.run.tokens, backlog.uncertain, targets), found.probabilities.tolist()
 
 
 def _by_residual(session: Session, backlog: Backlog, laws: Logits) -> tuple[Verdict, list[float]]:

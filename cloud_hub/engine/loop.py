@@ -1,13 +1,15 @@
-"""The engine: collect → schedule → run → reply, each a module of its own.
+"""The engine: collect → schedule → run → settle → reply, each a module of its own.
 
 Requests come in by `submit` while a forward runs in a thread; each forward takes the jobs that
-the scheduler picks from all that wait then.
+the scheduler picks from all that wait then. A forward is settled and answered while the next one
+runs, if enough waits in other sessions; else before it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from cloud_hub.engine.checks import Watch, ignore
 from cloud_hub.engine.collect import Collector, Pace
@@ -18,11 +20,20 @@ from cloud_hub.engine.requests import Answer, Denied, Request, SessionKey
 from cloud_hub.engine.runner import Runner
 from cloud_hub.engine.scheduler import Job, Scheduler
 from cloud_hub.engine.sessions import Sessions
+from cloud_hub.engine.settling import settle_all
 from cloud_hub.engine.steps import Reply, Task, plan
 
+T = TypeVar("T")
 Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 _LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
+
+
+class _Ran(NamedTuple):
+    """A forward that has run."""
+
+    steps: Sequence[Step]
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,7 @@ class Engine:
         self._collector = Collector(sessions, scheduler, pace, clock, self.counters)
         self._replier = Replier(self._collector, self.counters)
         self._wake = asyncio.Event()
+        self._unsettled: _Ran | None = None
 
     def submit(self, request: Request, reply: Reply) -> Answer | None:
         """Takes a request; an answer if no forward is needed, None if `reply` will be called."""
@@ -86,11 +98,40 @@ class Engine:
         """Works until cancelled; then the forward under way ends and is answered."""
         while True:
             self._wake.clear()
-            batch = self._scheduler.next_batch(self._clock())
-            if batch:
-                await self._run(await self._plan(batch))
-            else:
+            if not await self._whole(self._turn()):
                 await self._rest()
+
+    async def _whole(self, turn: Coroutine[None, None, T]) -> T:
+        """Does a turn that a stop does not cut short."""
+        task = asyncio.create_task(turn, name="forward")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_FORWARD_S):
+                    await task
+                    await self._settle()
+            raise
+
+    async def _turn(self) -> bool:
+        """Runs what waits and settles what has run; whether there was anything to do."""
+        steps = await self._plan(self._next_batch())
+        if not steps:
+            return await self._settle()
+        forward = asyncio.create_task(self._forward(steps), name="forward")
+        await asyncio.sleep(0)  # it begins
+        await self._settle()
+        self._unsettled = _Ran(steps, await forward)
+        return True
+
+    def _next_batch(self) -> list[Job[Task]]:
+        """The next forward's jobs; none while they are too few to go before the answers."""
+        if self._unsettled is None:
+            return self._scheduler.next_batch(self._clock())
+        held = {step.task.session for step in self._unsettled.steps}
+        if not self._scheduler.half_fills(held):
+            return []
+        return self._scheduler.next_batch(self._clock(), held)
 
     async def _rest(self) -> None:
         """Waits for a request, or until a node's pause is over."""
@@ -121,22 +162,17 @@ class Engine:
                 steps.append(Step(task, span))
         return steps
 
-    async def _run(self, steps: Sequence[Step]) -> None:
-        if not steps:
-            return
-        forward = asyncio.create_task(self._forward(steps), name="forward")
-        try:
-            outcome = await asyncio.shield(forward)
-        except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_FORWARD_S):
-                    await self._replier.deliver(steps, await forward)
-            raise
-        await self._replier.deliver(steps, outcome)
-        for task, _ in steps:
+    async def _settle(self) -> bool:
+        """Settles and answers the last forward; whether there was one."""
+        ran, self._unsettled = self._unsettled, None
+        if ran is None:
+            return False
+        await self._replier.deliver(ran.steps, settle_all(ran.steps, ran.outcome))
+        for task, _ in ran.steps:
             if task.looked is not None:
                 self.watch(task.session, task.looked)
                 task.looked = None
+        return True
 
     async def _forward(self, steps: Sequence[Step]) -> Outcome:
         started = self._clock()

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from cloud_hub.engine.collect import Collector
 from cloud_hub.engine.counters import Counters
-from cloud_hub.engine.forward import Broken, Outcome, Step
+from cloud_hub.engine.forward import Step
 from cloud_hub.engine.requests import Answer, Denied, Full, Judged, Opened, Opening, Reason
+from cloud_hub.engine.settling import Broken, Result
 from cloud_hub.engine.steps import Task
 
 _FAILED_RETRY_S = 1.0
@@ -18,9 +19,9 @@ class Replier:
         self._collector = collector
         self._counters = counters
 
-    async def deliver(self, steps: Sequence[Step], outcome: Outcome) -> None:
+    async def deliver(self, steps: Sequence[Step], results: Sequence[Result]) -> None:
         """Answers the steps of a forward, or queues their next."""
-        for (task, _), result in zip(steps, outcome.results, strict=True):
+        for (task, _), result in zip(steps, results, strict=True):
             if not task.session.is_open:
                 continue  # its device closed it meanwhile
             match result:

@@ -7,7 +7,7 @@ for what comes later.
 
 import heapq
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -155,11 +155,21 @@ class Scheduler(Generic[W]):
         """After an empty batch: when to ask again; None: when something was submitted."""
         return self._pause_s
 
-    def next_batch(self, now: float) -> list[Job[W]]:
-        """Removes and returns the jobs of the next forward; none if all that waits has to pause."""
+    def half_fills(self, held: Collection[Hashable]) -> bool:
+        """Whether what waits in other sessions than the held ones is half of a forward."""
+        heads = [queue[0][1] for session, queue in self._queues.items() if session not in held]
+        tokens = sum(job.tokens for job in heads)
+        limits = self._limits
+        return 2 * tokens >= limits.batch_tokens or 2 * len(heads) >= limits.batch_spans
+
+    def next_batch(self, now: float, held: Collection[Hashable] = ()) -> list[Job[W]]:
+        """Removes and returns the jobs of the next forward; none if all that waits has to pause.
+
+        The sessions `held` wait for something else, and for no pause.
+        """
         if not self._all_jobs:
             return self._empty_batch()
-        heads = self._heads()
+        heads = self._heads(held)
         alone = self._drop_paused(heads, now)
         taken: dict[NodeId, int] = {}
         waiting = [(self._served[node], node) for node in heads]
@@ -187,10 +197,12 @@ class Scheduler(Generic[W]):
         self._close_batch(taken)
         return batch
 
-    def _heads(self) -> dict[NodeId, list[tuple[float, int, Hashable]]]:
+    def _heads(self, held: Collection[Hashable]) -> dict[NodeId, list[tuple[float, int, Hashable]]]:
         """By node, a heap of the first jobs of its sessions: (due, order, session)."""
         heads: dict[NodeId, list[tuple[float, int, Hashable]]] = {}
         for session, queue in self._queues.items():
+            if session in held:
+                continue
             order, job = queue[0]
             due = min(job.deadline, job.arrived + self._limits.aging_s)
             heapq.heappush(heads.setdefault(job.node, []), (due, order, session))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloud_hub.engine.checks import Looked
-from cloud_hub.engine.judging import drawn, judged, taught
+from cloud_hub.engine.judging import Drawing, drawn, judged, taught
 from cloud_hub.engine.requests import (
     Answer,
     Backlog,
@@ -38,6 +38,7 @@ class Task:
     queue_s: float = 0.0
     forward_s: float = 0.0
     confidences: list[float] = field(default_factory=list)
+    condition: bytes = b""  # what its caption means, if the device asks
     looked: Looked | None = None  # drafts that the last forward says something about
 
     @property
@@ -60,7 +61,7 @@ def plan(task: Task, chunk: int) -> Span | Denied:
             return _plan_backlog(backlog, task.session)
 
 
-def settle(task: Task, span: Span, rows: Logits) -> Answer | None:
+def settle(task: Task, span: Span, rows: Logits) -> Drawing[Answer | None]:
     """Moves the session on by the span's logits [n, V]; the answer, once there is one."""
     match task.request:
         case Opening() as opening:
@@ -106,21 +107,24 @@ def _plan_opening(opening: Opening, session: Session, chunk: int) -> Span:
     )
 
 
-def _settle_opening(task: Task, opening: Opening, span: Span, rows: Logits) -> Opened | None:
+def _settle_opening(
+    task: Task, opening: Opening, span: Span, rows: Logits
+) -> Drawing[Opened | None]:
     session = task.session
     task.looked = _looked_history(session, span, rows)
     if span.caption is not None:
         session.first = rows[0]
     session.cached, session.ahead = span.start + len(span.run), rows[-1]
     if session.cached == session.length < opening.prefix_tokens:
-        tokens, confidences = drawn(session, [session.length], rows[-1:])
-        session.put(int(tokens[0]))
-        task.confidences.extend(confidences)
+        found = yield from drawn(session, np.array([session.length]), rows[-1:])
+        session.put(int(found.tokens[0]))
+        task.confidences.extend(found.probabilities.tolist())
     # The last prefix token needs no forward of its own: the first backlog's takes it along.
     if session.length < opening.prefix_tokens or session.cached < len(opening.history):
         return None
     prefix = session.tokens[len(opening.history) : session.length]
-    return Opened(tuple(prefix.tolist()), tuple(task.confidences), task.cost)
+    confidences = tuple(task.confidences)
+    return Opened(tuple(prefix.tolist()), confidences, task.cost, task.condition)
 
 
 def _looked_history(session: Session, span: Span, rows: Logits) -> Looked | None:
@@ -157,10 +161,10 @@ def _plan_backlog(backlog: Backlog, session: Session) -> Span | Denied:
     )
 
 
-def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> Judged:
+def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> Drawing[Judged]:
     session = task.session
     laws = _laws_from(backlog.start, session, span, rows)
-    verdict, confidences = judged(session, backlog, laws)
+    verdict, confidences = yield from judged(session, backlog, laws)
     stands = slice(0, min(verdict.accepted + 1, len(backlog.run)))  # or fell, as the first one
     drafted = backlog.uncertain | backlog.run.local
     task.looked = Looked(backlog.start, backlog.run.part(stands), drafted[stands], laws[stands])
@@ -171,6 +175,7 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
     else:
         session.cached = backlog.end
     session.ahead = laws[verdict.accepted]
+    lessons = yield from taught(session, task.looked)
     shown = np.count_nonzero(backlog.uncertain[: verdict.accepted + 1])
     return Judged(
         session.branch,
@@ -178,7 +183,7 @@ def _settle_backlog(task: Task, backlog: Backlog, span: Span, rows: Logits) -> J
         verdict.next_token,
         tuple(confidences[:shown]),
         task.cost,
-        taught(session, task.looked),
+        lessons,
     )
 
 

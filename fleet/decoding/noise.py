@@ -22,6 +22,7 @@ _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)
 _KEY_STEPS = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
 _KEY_BUMPS = np.arange(_ROUNDS, dtype=np.uint64)[:, None] * _KEY_STEPS  # [rounds, 2]
 _LOW = np.uint64(0xFFFFFFFF)
+LEAST, GREATEST = (float(-np.log(-np.log(u))) for u in (2.0**-25, 1 - 2.0**-25))  # Gumbel noise
 _LOW_HALF, _HIGH_HALF = (0, 1) if sys.byteorder == "little" else (1, 0)  # of a 64-bit number
 
 
@@ -45,8 +46,21 @@ def gumbel(
     Raises:
         InvalidInputError: The seed is not within 64 bits, or a position not within 32.
     """
+    return _gumbel(uniform(seed, positions, vocab_size, stream))
+
+
+def gumbel_at(
+    seeds: NDArray[np.uint64], positions: NDArray[np.int64], codes: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The numbers [n] that `gumbel` has for single codes [n], each of a picture of its own."""
+    key = (seeds & _LOW).astype(np.uint32), (seeds >> np.uint64(32)).astype(np.uint32)
+    draw = np.array(Stream.DRAW)
+    words = philox((positions, codes >> 2, np.zeros((), np.int64), draw), key)
+    return _gumbel(_between(np.choose(codes & 3, words)))
+
+
+def _gumbel(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
     # In place: taking fresh memory costs as much as half of the arithmetic.
-    numbers = uniform(seed, positions, vocab_size, stream)
     for _ in range(2):
         np.negative(np.log(numbers, out=numbers), out=numbers)
     return numbers.astype(np.float32)
@@ -71,7 +85,11 @@ def uniform(
     Raises:
         InvalidInputError: The seed is not within 64 bits, or a position not within 32.
     """
-    numbers = (bits(seed, positions, count, stream) >> np.uint32(8)).astype(np.float64)
+    return _between(bits(seed, positions, count, stream))
+
+
+def _between(words: Words) -> NDArray[np.float64]:
+    numbers = (words >> np.uint32(8)).astype(np.float64)
     numbers += 0.5
     numbers *= 2.0**-24
     return numbers
@@ -96,10 +114,13 @@ def bits(seed: int, positions: NDArray[np.int64], count: int, stream: Stream) ->
     return words.reshape(len(rows), 4 * len(blocks))[:, :count]
 
 
-def philox(counter: Sequence[NDArray[np.integer]], key: tuple[int, int]) -> list[Words]:
-    """Four words for every counter under one key of two words.
+def philox(
+    counter: Sequence[NDArray[np.integer]], key: tuple[int, int] | tuple[Words, Words]
+) -> list[Words]:
+    """Four words for every counter under one key of two words, or each under its own.
 
-    The counter's four arrays of 32-bit numbers are broadcast to one shape, that of each word.
+    The counter's four arrays of 32-bit numbers are broadcast to one shape, that of each word; the
+    words of the keys are numbers, or arrays of that shape.
     """
     shape = np.broadcast_shapes(*(word.shape for word in counter))
     # The words 0 and 2 are multiplied in a round, 1 and 3 are not: both of a pair go at once,
@@ -108,8 +129,9 @@ def philox(counter: Sequence[NDArray[np.integer]], key: tuple[int, int]) -> list
     even[0], odd[0], even[1], odd[1] = counter
     pair = (2,) + (1,) * len(shape)
     multipliers = _MULTIPLIERS.reshape(pair)
-    keys = ((np.array(key, np.uint64) + _KEY_BUMPS) & _LOW).astype(np.uint32)
-    for words in keys.reshape(_ROUNDS, *pair):
+    start = np.array(key, np.uint64)
+    keys = (start + _KEY_BUMPS.reshape(_ROUNDS, 2, *(1,) * (start.ndim - 1))) & _LOW
+    for words in keys.astype(np.uint32).reshape(_ROUNDS, 2, *(start.shape[1:] or pair[1:])):
         halves = (even * multipliers)[..., None].view(np.uint32)  # the other pair's next words
         odd ^= words
         even, odd = halves[::-1, ..., _HIGH_HALF] ^ odd, halves[::-1, ..., _LOW_HALF]

@@ -1,6 +1,5 @@
 """What the cloud tells a device of its own law at some positions, so that the device may learn."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +37,7 @@ NO_LAWS = TopLaws(
 
 
 def top_laws(
-    positions: Sequence[int], tokens: NDArray[np.int64], logits: Floats, size: int
+    positions: NDArray[np.int64], tokens: NDArray[np.int64], logits: Floats, size: int
 ) -> TopLaws:
     """The `size` likeliest codes of the laws with logits [k, V], or all V of them."""
     wide = logits.astype(np.float64)
@@ -49,4 +48,4 @@ def top_laws(
     wide -= wide.max(axis=-1, keepdims=True)
     log_law = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
     found = np.take_along_axis(log_law, codes, axis=-1).astype(np.float16)
-    return TopLaws(np.asarray(positions, np.int64), tokens, codes, found)
+    return TopLaws(positions, tokens, codes, found)
