@@ -1,9 +1,9 @@
 """Spans of many pictures through one transformer, on a cache that is written in place.
 
-Every matrix product here has a shape that rounds up to fixed steps (tokens and queries by 4,
-keys by 32). Kernels choose how they add by the shape, so a token's numbers stay the same to the
-bit whatever else is in the batch and however its picture was cut into spans (seen with torch
-2.13 on x86-64; elsewhere to rounding).
+Every matrix product here has a shape that rounds up to fixed steps (queries by 4, keys by 32, and
+tokens by 4 unless all weights are packed). Kernels choose how they add by the shape, so a token's
+numbers stay the same to the bit whatever else is in the batch and however its picture was cut into
+spans (seen with torch 2.13 on x86-64; elsewhere to rounding).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.models.conditions import Condition, Prompt
-from fleet.models.span_layers import SpanLayer, lay_out
+from fleet.models.span_layers import Product, SpanLayer, all_packed, lay_out
 from fleet.models.transformer import Transformer
 
 TOKEN_STEP = 4
@@ -105,6 +105,9 @@ class SpanEngine:
         self.config = transformer.config
         lay_out(transformer)
         self._layers = [SpanLayer.of(block) for block in transformer.blocks]
+        self._output = Product.of(transformer.output)
+        products = [self._output, *(p for layer in self._layers for p in layer.products)]
+        self._step = 1 if all_packed(products) else TOKEN_STEP
         # [C + T, 1, 1, head_dim / 2]
         self._turns = torch.view_as_complex(transformer.rotation.float())[:, None, None]
 
@@ -131,7 +134,7 @@ class SpanEngine:
         Returns:
             Hidden states [N, D] of all spans' tokens.
         """
-        plan = _plan(cache, spans, self.device)
+        plan = _plan(cache, spans, self._step, self.device)
         padded = None if added is None else _pad_rows(added, len(plan.tokens))
         x = self.transformer.embed(plan.tokens, padded)
         if cache.sketch is not None:
@@ -147,9 +150,8 @@ class SpanEngine:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [N, V], fp32, of hidden states [N, D]."""
-        rows = _pad_rows(hidden, _round_up(len(hidden), TOKEN_STEP))
-        logits: Tensor = self.transformer.output(rows)[: len(hidden)].float()
-        return logits
+        rows = _pad_rows(hidden, _round_up(len(hidden), self._step))
+        return self._output(rows)[: len(hidden)].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class _Plan:
     groups: list[_Group]
 
 
-def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
+def _plan(cache: KVCache, spans: Sequence[Span], step: int, device: torch.device) -> _Plan:
     counts = np.array([len(span.tokens) for span in spans])
     widths = _round_up(counts, TOKEN_STEP)
     count = int(counts.sum())
@@ -184,7 +186,7 @@ def _plan(cache: KVCache, spans: Sequence[Span], device: torch.device) -> _Plan:
     rows = np.repeat([span.row for span in spans], counts)
     positions = np.repeat([span.start for span in spans], counts) + inside
     queries = np.repeat(np.cumsum(widths) - widths, counts) + inside
-    padded = np.zeros((3, _round_up(count, TOKEN_STEP)), np.int64)
+    padded = np.zeros((3, _round_up(count, step)), np.int64)
     np.concatenate([span.tokens for span in spans], out=padded[0, :count])
     padded[1, :count] = cache.offsets[rows] + positions
     padded[2, :count] = queries

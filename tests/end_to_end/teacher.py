@@ -34,7 +34,7 @@ class Teacher:
     def logits(self) -> NDArray[np.float32]:
         """Guided logits [V] of the present position."""
         with torch.inference_mode():
-            both = self._engine.transformer.output(self._hidden).float().numpy()
+            both = self._engine.logits(self._hidden).numpy()
         guided: NDArray[np.float32] = guide(both[:1], both[-1:], self._guidance)
         first: NDArray[np.float32] = guided[0]
         return first
