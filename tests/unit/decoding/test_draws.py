@@ -79,6 +79,6 @@ def test_single_numbers_are_those_of_the_rows(seed: int, position: int) -> None:
 
 
 def test_a_temperature_of_nothing_is_refused() -> None:
-    one = Ask(Sharp(0.0), 1, np.array([0]), np.ones((1, 3)))
+    one = Ask(Sharp(0.0), 1, np.array([0]), np.ones((1, 3), np.float32))
     with pytest.raises(InvalidInputError, match="temperature"):
         draw_all([one])

@@ -124,7 +124,7 @@ def test_bytes_that_are_no_laws_are_refused(data: bytes, said: str) -> None:
 
 def some_laws() -> TopLaws:
     logits = np.random.default_rng(0).normal(size=(3, 50), scale=3).astype(np.float32)
-    return top_laws([4, 5, 9], np.array([49, 0, 7]), logits, 6)
+    return top_laws(np.array([4, 5, 9]), np.array([49, 0, 7]), logits, 6)
 
 
 def test_the_cloud_s_laws_come_back_as_they_were() -> None:
