@@ -70,6 +70,9 @@ class Database:
         except OSError as error:
             raise StoreError(f"no database can be kept at {url}: {error.strerror}") from error
         self._writer = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        self._reader = self._engine
+        if not self.is_sqlite:  # which shows a transaction one state anyway
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
     @property
     def name(self) -> str:
@@ -78,12 +81,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One transaction that reads.
+        """One transaction that reads, all of it from one state of the database.
 
         Raises:
             StoreError: The database cannot be reached or read.
         """
-        with self._errors(), self._engine.begin() as connection:
+        with self._errors(), self._reader.begin() as connection:
             yield connection
 
     @contextmanager

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, func, select, text
 
 from cloud_hub.cli import main
-from cloud_hub.store import answers, backup, revision
+from cloud_hub.store import answers, backup, groups, revision
 from cloud_hub.store.adding_up import add_up
 from cloud_hub.store.care import Keep, care, purge
 from cloud_hub.store.database import Database
-from cloud_hub.store.periods import MONTH_S, Period
+from cloud_hub.store.periods import MONTH_S, Marks, Period, marks
 from cloud_hub.store.records import Rejected, Reported, set_aside, store_batch
 from cloud_hub.store.sums import first_open_hour
 from cloud_hub.store.tables import AuditRow, Base, GenerationRow, RejectedRecordRow, SpanRow
@@ -100,6 +100,24 @@ def test_hours_go_into_days_and_months_and_no_answer_changes(database: Database)
         MONTH_S: date(2026, 11, 1),
     }
     assert answer["pictures"] == 5 * 6
+
+
+def test_a_question_counts_once_what_is_added_up_while_it_is_asked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(database, days=3)
+    add_up(database, NOW)  # today's day holds its first hours
+    before = read(database, ["node"])
+
+    def added_up_meanwhile(connection: Connection) -> Marks:
+        found = marks(connection)
+        add_up(database, NOW + timedelta(hours=1))
+        return found
+
+    monkeypatch.setattr(groups, "marks", added_up_meanwhile)
+
+    assert read(database, ["node"]) == before
+    assert read(database, ["node"]) == before
 
 
 def test_what_comes_late_counts_in_the_first_hour_that_is_open(database: Database) -> None:
