@@ -27,7 +27,7 @@ from cloud_hub.notices import Notices
 from cloud_hub.store.database import Database
 from cloud_hub.store.records import store_batch
 from cloud_hub.store.revision import migrate
-from cloud_hub.store.tables import Base
+from cloud_hub.store.tables import Base, SumMarkRow
 from fleet.ids import NodeId
 from fleet.protocol import topics
 from fleet.protocol.codec import encode
@@ -214,8 +214,9 @@ class _Left:
 
 
 def _clear(database: Database) -> None:
-    """Empties every table; numbers of rows begin anew, since statements are sent again."""
-    tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
+    """Empties every table but the marks; numbers of rows begin anew: statements are sent again."""
+    kept = SumMarkRow.__tablename__  # a migration writes its rows, and nothing else does
+    tables = [t.name for t in reversed(Base.metadata.sorted_tables) if t.name != kept]
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(text(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY"))
