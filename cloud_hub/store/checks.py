@@ -16,7 +16,7 @@ from cloud_hub.store.sums import Sums, first_open_hour
 from cloud_hub.store.tables import CheckSumRow, GenerationRow, SpotCheckRow
 from fleet.buckets import regions, score_bins
 
-MOST = 20_000  # checks that are read at once: what is sought in them has margins below a percent
+MOST = 10_000  # checks that are read at once: what is sought in them has margins of a percent
 _AT_ONCE = 512  # checks of one transaction
 _LOCK = 0x63696174  # PostgreSQL's advisory lock for counting
 _LOCAL = 1  # its code among the decisions
