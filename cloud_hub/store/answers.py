@@ -7,18 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import timedelta
-from itertools import groupby
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from cloud_hub.store.groups import BY, check_groups, group_rows, grouped
+from cloud_hub.store.groups import group_buckets, grouped
 from cloud_hub.store.histograms import METRICS
 from cloud_hub.store.periods import Period
 from cloud_hub.store.sums import columns
-from cloud_hub.store.tables import CheckSumRow, HistogramRow, ScoreSumRow, SumRow
+from cloud_hub.store.tables import CheckSumRow, ScoreSumRow, SumRow
 from fleet.buckets import SCORE_BINS, SCORE_CODES_A_BIN, value_of
 from fleet.definitions import (
     QUANTILES,
@@ -74,22 +71,17 @@ def acceptance(connection: Connection, by: Sequence[str], period: Period) -> Ans
 
 def latency(connection: Connection, by: Sequence[str], period: Period) -> Answer:
     """Quantiles of each metric by groups, each within `buckets.ALPHA` of the value of its rank."""
-    check_groups(by, BY)
     rows: list[tuple[Any, ...]] = []
-    found = group_rows(connection, HistogramRow, [*by, "bucket"], period, METRICS)
-    for key, counted in groupby(found, key=lambda row: row[0][:-1]):
-        buckets, counts = zip(*((group[-1], counts) for group, counts in counted), strict=True)
-        reached = np.cumsum(counts, axis=0)  # [buckets, metrics]
+    for key, buckets, counts in group_buckets(connection, by, period, METRICS):
+        reached = counts.cumsum(axis=0)  # [buckets, metrics]
+        totals = reached[-1]
+        # As `buckets.quantile`, of all metrics at once.
+        at = [buckets[(reached >= q * totals - 1e-9).argmax(axis=0)].tolist() for q in QUANTILES]
         for place in _IN_ORDER:
-            total = int(reached[-1, place])
-            values = (_ranked(buckets, reached[:, place], q) if total else None for q in QUANTILES)
+            total = int(totals[place])
+            values = (value_of(found[place]) if total else None for found in at)
             rows.append((*key, METRICS[place], total, *values))
     return Answer((*by, "metric", "pictures", *(f"p{q * 100:g}" for q in QUANTILES)), rows)
-
-
-def _ranked(buckets: Sequence[int], reached: NDArray[np.int64], share: float) -> float:
-    """As `buckets.quantile`, of counts added up."""
-    return value_of(buckets[int(np.searchsorted(reached, share * reached[-1] - 1e-9))])
 
 
 def spot_checks(connection: Connection, by: Sequence[str], period: Period) -> Answer:

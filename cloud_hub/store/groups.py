@@ -5,10 +5,12 @@ database adds rows up by the number of their span's group, which takes it a frac
 that a join of names does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import (
     ARRAY,
     JSON,
@@ -25,7 +27,7 @@ from sqlalchemy import (
 
 from cloud_hub.store.periods import DAY_S, MONTH_S, Period, marks
 from cloud_hub.store.sums import keys
-from cloud_hub.store.tables import Base, SpanRow
+from cloud_hub.store.tables import Base, HistogramRow, SpanRow
 from fleet.errors import InvalidInputError
 
 BY = ("node", "version", "cloud", "policy", "day")
@@ -40,6 +42,7 @@ _OF_SPAN = {
 _OF_ROW = {"score": "score_bin", "region": "region", "bucket": "bucket"}
 
 Group = tuple[Any, ...]
+Counts = NDArray[np.int64]
 
 
 def grouped(
@@ -68,17 +71,14 @@ def group_rows(
     period: Period,
     names: Sequence[str],
 ) -> list[tuple[Group, Group]]:
-    """As `grouped`, but a pair of tuples a group, which is less work where there are thousands.
+    """As `grouped`, but a pair of tuples a group.
 
     Raises:
         InvalidInputError: A group is not one that the table has.
     """
     check_groups(by, (*BY, *(name for name, column in _OF_ROW.items() if column in keys(table))))
     of_span, of_row = (tuple(name for name in by if name in known) for known in (_OF_SPAN, _OF_ROW))
-    spans = _spans(connection, of_span, period)
-    groups = sorted(set(spans.values()))
-    numbers = {group: number for number, group in enumerate(groups)}
-    places = {span: numbers[group] for span, group in spans.items()}
+    groups, places = _placed(connection, of_span, period)
     cut = 1 + len(of_row)
     rows = [
         ((*groups[row[0]], *row[1:cut]), row[cut:])
@@ -88,6 +88,24 @@ def group_rows(
     if order == sorted(order):
         return rows
     return sorted((tuple(group[place] for place in order), sums) for group, sums in rows)
+
+
+def group_buckets(
+    connection: Connection, by: Sequence[str], period: Period, metrics: Sequence[str]
+) -> Iterator[tuple[Group, Counts, Counts]]:
+    """The groups of histograms in order: each with buckets [n], rising, and counts [n, metrics].
+
+    Raises:
+        InvalidInputError: A group is not one of `BY`.
+    """
+    check_groups(by, BY)
+    groups, places = _placed(connection, by, period)
+    found = _sums(connection, HistogramRow, ("bucket",), metrics, places)
+    rows = np.array(found, np.int64).reshape(-1, 2 + len(metrics))  # there are tens of thousands
+    ends = np.searchsorted(rows[:, 0], np.arange(len(groups) + 1))
+    for group, begin, end in zip(groups, ends, ends[1:], strict=False):
+        if begin < end:
+            yield group, rows[begin:end, 1], rows[begin:end, 2:]
 
 
 def check_groups(by: Sequence[str], allowed: Sequence[str]) -> None:
@@ -101,6 +119,16 @@ def check_groups(by: Sequence[str], allowed: Sequence[str]) -> None:
         raise InvalidInputError(
             f"--by {unknown[0]!r} is unknown: take some of {', '.join(allowed)}"
         )
+
+
+def _placed(
+    connection: Connection, by: Sequence[str], period: Period
+) -> tuple[list[Group], dict[int, int]]:
+    """The groups in order, and the number of its group for each span of the period."""
+    spans = _spans(connection, by, period)
+    groups = sorted(set(spans.values()))
+    numbers = {group: number for number, group in enumerate(groups)}
+    return groups, {span: numbers[group] for span, group in spans.items()}
 
 
 def _spans(connection: Connection, by: Sequence[str], period: Period) -> dict[int, Group]:

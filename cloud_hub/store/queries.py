@@ -1,15 +1,14 @@
 """What is asked of the database; the terms are defined in docs/metrics.md."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, select, true
 
-from cloud_hub.store.groups import group_rows, grouped
+from cloud_hub.store.groups import group_buckets, grouped
 from cloud_hub.store.periods import Period
-from cloud_hub.store.tables import GenerationRow, HistogramRow, NodeRow, SumRow
+from cloud_hub.store.tables import GenerationRow, NodeRow, SumRow
 from fleet.buckets import quantile
 
 _G = GenerationRow
@@ -87,14 +86,14 @@ def devices(connection: Connection, since: datetime | None = None) -> list[Devic
     period = Period(since)
     names = ("pictures", "fallbacks", *_SUMMED)
     totals = dict(grouped(connection, SumRow, ["node"], period, names))
-    lasted: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for (node, bucket), (count,) in group_rows(
-        connection, HistogramRow, ["node", "bucket"], period, ("duration_s",)
-    ):
-        if count:
-            lasted[node].append((bucket, int(count)))
+    lasted = {
+        node: list(zip(buckets.tolist(), counts[:, 0].tolist(), strict=True))
+        for (node,), buckets, counts in group_buckets(connection, ["node"], period, ("duration_s",))
+    }
     nodes = connection.execute(select(NodeRow.node_id, NodeRow.state).order_by(NodeRow.node_id))
-    return [_device(node, state, totals.get(node, {}), lasted[node]) for node, state in nodes]
+    return [
+        _device(node, state, totals.get(node, {}), lasted.get(node, [])) for node, state in nodes
+    ]
 
 
 def pictures(
