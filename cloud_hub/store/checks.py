@@ -165,14 +165,7 @@ def _pictures(
     begins = np.repeat(np.cumsum([0, *told[:-1]]), counts)
     inside = positions < np.repeat(told, counts)
     at = np.where(inside, begins + positions, 0)
-    scores, decisions = (
-        np.frombuffer(
-            b"".join(getattr(row, n)[:k] for row, k in zip(rows, told, strict=True)), "u1"
-        )
-        for n in ("scores", "decisions")
-    )
-    if not len(scores):  # no record has any
-        scores, decisions = (np.zeros(1, np.uint8) for _ in range(2))
+    scores, decisions = (_tokens(rows, name, told) for name in ("scores", "decisions"))
     stands = inside & (local == (decisions[at] == _LOCAL))
     key = picture * _POSITIONS + positions
     first = np.zeros(len(key), bool)
