@@ -41,11 +41,15 @@ def hours_to_drop(connection: Connection, keep: timedelta, now: datetime) -> Any
 
 
 def _close(connection: Connection, hour: datetime) -> None:
-    if connection.dialect.name != "sqlite":
+    is_server = connection.dialect.name != "sqlite"
+    if is_server:
         connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_S}s'"))
+    # Who adds up is waited for first: while this waits for writers, no further one may begin.
+    if marks(connection, locked=True).hours >= hour:
+        return
+    if is_server:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLOSING})
-    if marks(connection, locked=True).hours < hour:
-        _set(connection, HOUR_S, hour)
+    _set(connection, HOUR_S, hour)
 
 
 def _add_one(connection: Connection, length: int, shorter: int) -> bool:

@@ -155,6 +155,22 @@ def test_an_hour_that_somebody_writes_to_is_not_closed_under_them(postgres_url: 
         _close_while_open(database)
 
 
+@pytest.mark.postgres
+def test_who_waits_for_another_hub_s_adding_up_holds_no_record_up(postgres_url: str) -> None:
+    with Database(postgres_url) as database:
+        revision.migrate(database)
+        fill(database, days=1, a_day=1)
+        with ThreadPoolExecutor(1) as pool, database.write() as adding_up:
+            marks(adding_up, locked=True)
+            closing = pool.submit(add_up, database, NOW + timedelta(hours=5))
+            with pytest.raises(TimeoutError):
+                closing.result(0.5)
+            fill(database, days=1, a_day=2)
+            assert not closing.done()
+            adding_up.commit()
+            closing.result(20)
+
+
 def _close_while_open(database: Database) -> None:
     with ThreadPoolExecutor(1) as pool, database.write() as connection:
         open_hour = first_open_hour(connection)
