@@ -32,10 +32,10 @@ class Ratio:
 
     @property
     def sql(self) -> str:
-        """The ratio of the sums of a group of rows, as both databases spell it."""
+        """The ratio of columns that are sums already, as both databases spell it."""
         signed = (f"- {name[1:]}" if name[0] == "-" else f"+ {name}" for name in self.part)
         part = " ".join(signed).removeprefix("+ ")
-        return f"CAST(SUM({part}) AS DOUBLE PRECISION) / NULLIF(SUM({self.whole}), 0)"
+        return f"CAST({part} AS DOUBLE PRECISION) / NULLIF({self.whole}, 0)"
 
 
 RATIOS = (

@@ -161,7 +161,10 @@ def ready_nodes(connection: Connection) -> dict[str, Standing]:
 
 
 def figures(connection: Connection, versions: list[str], since: datetime) -> Figures:
-    """What devices on these versions did in the hours since a moment, its own hour included."""
+    """What devices on these versions did in the hours since a moment, its own hour included.
+
+    Checks of a moment more than two days ago count from its day on, as in `Period`.
+    """
     since, picture = begin_of(since, HOUR_S), GenerationRow
     by_version = grouped(
         connection, CheckSumRow, ["version"], Period(since), ("checked", "mismatched")

@@ -70,10 +70,7 @@ def day_of(dialect: str, column: str = "starts_at") -> str:
 def _queries(dialect: str) -> dict[str, str]:
     token = _shown(TokenRow.__table__.c.generation_id, dialect)
     pictures = [_shown(c, dialect) for c in GenerationRow.__table__.c if c.name not in _PACKED]
-    # A row of a view is a day's already: its sums are columns.
-    ratios = ", ".join(
-        f"{ratio.sql.replace('SUM(', '(')} AS {_named(ratio.name)}" for ratio in RATIOS
-    )
+    ratios = ", ".join(f"{ratio.sql} AS {_named(ratio.name)}" for ratio in RATIOS)
     by = f"day, {_SPAN}"
     return {
         "v_version": f"SELECT {EDITION} AS edition",
