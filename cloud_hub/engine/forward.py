@@ -24,7 +24,7 @@ class Outcome:
     """How long a forward took, and the logits [n, V] of each step; None: it failed."""
 
     forward_s: float
-    rows: list[Logits] | None
+    rows: list[Logits | None]
 
 
 def compute(
@@ -33,14 +33,26 @@ def compute(
     """Runs in a thread; of the tasks it sets what their captions mean. Never raises."""
     try:
         rows = runner.run([step.span for step in steps])
-        for task, span in steps:
-            if span.caption is not None and _wants_condition(task):
-                task.condition = runner.told(span.caption)
     except Exception:
         log.exception("forward_failed", spans=len(steps))
-        return Outcome(clock() - started, None)
-    return Outcome(clock() - started, rows)
+        return Outcome(clock() - started, [None] * len(steps))
+    forward_s = clock() - started
+    told = [_is_told(runner, step) for step in steps]
+    return Outcome(forward_s, [row if fine else None for row, fine in zip(rows, told, strict=True)])
 
 
-def _wants_condition(task: Task) -> bool:
-    return isinstance(task.request, Opening) and task.request.wants_condition
+def _is_told(runner: Runner, step: Step) -> bool:
+    """Sets what the step's caption means, if its device asks; one session's trouble is no other's.
+
+    Here, since the runner's captions are for its own thread.
+    """
+    task, span = step
+    if span.caption is None or not isinstance(task.request, Opening):
+        return True
+    if task.request.wants_condition:
+        try:
+            task.condition = runner.told(span.caption)
+        except Exception:
+            log.exception("step_failed", request_id=task.request.request_id)
+            return False
+    return True

@@ -25,8 +25,6 @@ Result = Answer | Broken | None  # None: another forward is needed
 
 def settle_all(steps: Sequence[Step], outcome: Outcome) -> list[Result]:
     """What became of each step; moves their sessions on. Never raises."""
-    if outcome.rows is None:
-        return [Broken()] * len(steps)
     settling = [
         _Settling(step, rows, outcome.forward_s)
         for step, rows in zip(steps, outcome.rows, strict=True)
@@ -48,12 +46,15 @@ def settle_all(steps: Sequence[Step], outcome: Outcome) -> list[Result]:
 class _Settling:
     """One step on its way from logits to its result; one session's trouble is no other's."""
 
-    def __init__(self, step: Step, rows: Logits, forward_s: float) -> None:
+    def __init__(self, step: Step, rows: Logits | None, forward_s: float) -> None:
         step.task.forwards += 1
         step.task.forward_s += forward_s
         self.ask: Ask | None = None  # what it has to have drawn to go on
         self.result: Result = None
         self._step = step
+        if rows is None:
+            self.give_up()
+            return
         self._drawing = self._begin(rows)
         self.go_on(None)
 

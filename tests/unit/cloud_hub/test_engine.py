@@ -1,6 +1,8 @@
 """The engine on the toy: batching, repeats, losses and reopenings change no token."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_hub.engine.requests import Answer, Denied, Full, Opened, Reason
+from cloud_hub.engine.requests import Answer, Denied, Full, Logits, Opened, Reason
+from cloud_hub.engine.runner import Span
 from cloud_hub.engine.steps import Reply
 from fleet.decoding.residual import Evidence, judge_residual, law_to_send, luck_of
 from fleet.decoding.sampling import law, sharpen
@@ -406,6 +409,19 @@ async def test_logits_that_are_no_numbers_end_their_session_and_no_other() -> No
     assert (gone == Denied(Reason.UNKNOWN_SESSION)) == isinstance(answers[0], Full)
 
 
+async def test_a_caption_that_cannot_be_told_ends_its_session_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Bench().running() as bench:
+        monkeypatch.setattr(bench.toy, "told", lambda _: 1 / 0)
+        answers = await bench.ask_all(
+            [opening(generation=name, wants_condition=name == "a") for name in "ab"]
+        )
+
+    assert [type(answer) for answer in answers] == [Full, Opened]
+    assert bench.engine.counters.failed == 1
+
+
 async def test_a_failed_forward_ends_its_sessions_and_not_the_engine() -> None:
     async with Bench().running() as bench:
         await bench.ask(opening())
@@ -451,6 +467,52 @@ async def test_a_stop_answers_the_forward_under_way() -> None:
 
     assert task.cancelled()
     assert len(answers) == 1
+
+
+async def test_the_next_forward_runs_while_answers_go_but_not_for_their_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, may_run = threading.Event(), threading.Event()
+    answering, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow_reply(_: Answer) -> None:
+        answering.set()
+        await may_end.wait()
+
+    # One span is half of a forward, and goes before the answers of the last one.
+    async with Bench(limits=replace(LIMITS, batch_spans=2)).running() as bench:
+        for node in "ab":
+            opened(await bench.ask(opening(node=node, prefix_tokens=0)))
+        session, run, before = (
+            bench.sessions.find(key("b"), 0),
+            bench.toy.run,
+            len(bench.toy.batches),
+        )
+
+        def held(spans: Sequence[Span]) -> list[Logits]:
+            begun.set()
+            assert may_run.wait(5)
+            return run(spans)
+
+        monkeypatch.setattr(bench.toy, "run", held)
+        first = backlog(0, run_of([1]), [True], node="a")
+        assert bench.engine.submit(first, slow_reply) is None
+        assert await asyncio.to_thread(begun.wait, 5)
+        other = asyncio.create_task(bench.ask(backlog(0, run_of([1]), [False], node="b")))
+        again = asyncio.create_task(bench.ask(backlog(0, run_of([1]), [False], node="a", branch=9)))
+        await asyncio.sleep(0)  # both are submitted
+        may_run.set()
+        async with asyncio.timeout(5):
+            await answering.wait()
+            while len(bench.toy.batches) < before + 2:
+                await asyncio.sleep(0.001)
+        assert session is not None
+        assert [span.slot for span in bench.toy.batches[-1]] == [session.slot]
+        assert not other.done()
+        assert not again.done()
+        may_end.set()
+        judged(await other)
+        assert isinstance(await again, Denied)
 
 
 def test_pairs_of_seeds_give_different_pictures() -> None:

@@ -75,6 +75,27 @@ def test_jobs_of_one_session_run_in_their_order_one_a_batch() -> None:
     assert names(scheduler.next_batch(0)) == ["second"]
 
 
+def test_the_jobs_of_a_held_session_stay() -> None:
+    scheduler: Scheduler[str] = Scheduler(limits())
+    for name in ("one", "other"):
+        scheduler.submit(job(name))
+
+    assert names(scheduler.next_batch(0, {"one"})) == ["other"]
+    assert len(scheduler) == 1
+    assert names(scheduler.next_batch(0)) == ["one"]
+
+
+def test_half_a_forward_is_half_of_its_tokens_or_of_its_spans() -> None:
+    scheduler: Scheduler[str] = Scheduler(limits(batch_tokens=20, batch_spans=4))
+    scheduler.submit(job("a", tokens=3))
+    assert not scheduler.half_fills(())
+    scheduler.submit(job("b", tokens=3))
+    assert scheduler.half_fills(())  # two of four spans
+    assert not scheduler.half_fills({"b"})
+    scheduler.submit(job("c", tokens=10))
+    assert scheduler.half_fills({"a", "b"})  # ten of twenty tokens
+
+
 def test_the_next_step_of_admitted_work_goes_before_later_jobs_of_its_session() -> None:
     scheduler: Scheduler[str] = Scheduler(limits(jobs=1))
     scheduler.submit(job("verify", session="s"))
