@@ -123,10 +123,18 @@ class Pictures:
     forwards: float  # of one picture
 
 
-async def serve_replay(
-    models: Path, scripts: Sequence[Script], *, devices: int, seconds: float, thinks: bool
+async def serve_replay(  # what a replay is
+    models: Path,
+    scripts: Sequence[Script],
+    *,
+    devices: int,
+    seconds: float,
+    thinks: bool,
+    remembers: bool = True,
 ) -> tuple[Served, Runner]:
     """Replays against a hub of this process, and returns its runner too.
+
+    What the runner ran is remembered, which takes memory, unless it is not asked for.
 
     Raises:
         FleetError: The hub did not start, or the replay failed.
@@ -137,7 +145,8 @@ async def serve_replay(
     )
     hub = await asyncio.to_thread(app.open_worker, settings)
     listening = Listening(hub.runner)
-    async with _serving(settings, replace(hub, runner=listening)) as port:
+    served = replace(hub, runner=listening) if remembers else hub
+    async with _serving(settings, served) as port:
         order = Order(port, devices, seconds, WARM_UP_S, thinks, tuple(scripts))
         begun = time.process_time()
         report = await replayed(order)
@@ -257,7 +266,10 @@ async def memory(
 
     looking = asyncio.create_task(look(), name="memory")
     begun = time.monotonic()
-    await serve_replay(models, scripts, devices=sessions, seconds=minutes * 60, thinks=True)
+    seconds = 60 * minutes
+    await serve_replay(
+        models, scripts, devices=sessions, seconds=seconds, thinks=True, remembers=False
+    )
     looking.cancel()
     early = next(size for at, size in sizes if at - begun >= max(minutes * 4, WARM_UP_S))
     late = sizes[-1][1]
