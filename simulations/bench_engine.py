@@ -123,7 +123,7 @@ class Pictures:
     forwards: float  # of one picture
 
 
-async def serve_replay(  # what a replay is
+async def serve_replay(
     models: Path,
     scripts: Sequence[Script],
     *,
