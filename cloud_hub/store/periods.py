@@ -38,7 +38,8 @@ class Marks:
 
 def marks(connection: Connection, *, locked: bool = False) -> Marks:
     """How far sums have come; `locked`: whoever asks for them locked waits for this one's end."""
-    query = select(SumMarkRow.span_s, SumMarkRow.until)
+    # In one order: two that lock the same rows in different ones would wait for each other.
+    query = select(SumMarkRow.span_s, SumMarkRow.until).order_by(SumMarkRow.span_s)
     rows = connection.execute(query.with_for_update() if locked else query)
     found = {row.span_s: row.until for row in rows}
     return Marks(found[HOUR_S], found[DAY_S], found[MONTH_S])
