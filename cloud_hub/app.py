@@ -32,7 +32,7 @@ from cloud_hub.spot_checks import Codes, SpotChecks
 from cloud_hub.store import revision
 from cloud_hub.store.database import Database
 from cloud_hub.verification import Service
-from fleet.errors import BundleError
+from fleet.errors import BundleError, InvalidInputError
 from fleet.ids import BootId, ModelVersion, WorkerId, new_id
 from fleet.logs import get_logger
 from fleet.models.bundle import (
@@ -229,21 +229,25 @@ async def _record(
 
 def _load(settings: HubSettings, database: Database | None) -> Hub:
     # torch takes a second to import, and only `serve` needs it.
-    from cloud_hub.engine.torch_runner import TorchRunner, set_threads, slots_in
+    from cloud_hub.engine.torch_runner import TorchRunner, prepare_process, slots_in
     from fleet.models.linked import linked_tokenizer, load_linked
     from fleet.models.linked_config import is_linked
     from fleet.models.torch_model import CloudModel, load_image_tokenizer
 
-    if settings.engine.threads is not None:
-        set_threads(settings.engine.threads)
+    prepare_process(settings.engine.threads)
     folder = settings.model or reference_path() / CLOUD_FOLDER
     model: CloudModel
     captions: Captions
     if is_linked(folder):
+        if settings.engine.precision != "fp16":
+            raise InvalidInputError(
+                f"engine.precision is of a family's cloud; {folder} names its own, dtype: change it"
+                " there, or leave the setting out"
+            )
         model = linked = load_linked(folder, settings.engine.device)
         captions, tokenizer = linked.captions, linked_tokenizer(folder)
     else:
-        model = CloudModel.load(folder, settings.engine.device)
+        model = CloudModel.load(folder, settings.engine.device, settings.engine.precision)
         captions = CaptionVocabulary.load(folder / VOCABULARY)
         tokenizer = load_image_tokenizer(folder)
     _check_pair(folder, model.version)

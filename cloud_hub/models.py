@@ -138,7 +138,8 @@ def _facts(
     sizes, codes, weights = model.config, tokenizer.config, config.weights
     parameters = sum(weight.numel() for weight in model.parameters())
     stored = {str(w.dtype).removeprefix("torch.") for w in read_weights(weights.path).values()}
-    row = SpanEngine(model).new_cache(1).cells
+    row = SpanEngine(model).new_cache(1)
+    cells = row.keys.nbytes + row.values.nbytes
     grid, pixels = config.grid, codes.downsampling
     facts = {
         "weights": f"{weights.path}, {weights.size:,} bytes of {', '.join(sorted(stored))}",
@@ -148,10 +149,10 @@ def _facts(
         "condition": _condition(sizes),
         "grid": f"{grid} x {grid} tokens: pictures of {grid * pixels} x {grid * pixels} pixels",
         "tokenizer": f"{codes.codebook_size} codes of {codes.code_width}, {pixels} pixels a token",
-        "a session": f"{_mib(2 * row.nbytes)} of KV cache with guidance",
+        "a session": f"{_mib(2 * cells)} of KV cache with guidance",
     }
     if not sizes.has_prompt and sizes.caption_length > 1:
-        kept = 2 * (row.nbytes + (sizes.caption_length - 1) * row.nbytes // row.shape[4])
+        kept = 2 * (cells + (sizes.caption_length - 1) * cells // row.values.shape[3])
         facts[""] = f"({_mib(kept)} if all positions of the condition were kept)"
     return list((facts | {"version": config.version}).items())
 

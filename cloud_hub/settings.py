@@ -50,6 +50,11 @@ class EngineSettings(Section):
         default=256, ge=1, description="memory of the KV cache in MiB; it sets the open pictures"
     )
     device: str = Field(default="cpu", description="torch device, such as cpu or cuda")
+    precision: Literal["fp16", "bf16"] = Field(
+        default="fp16",
+        description="of a family's weights in products; bf16 is faster, rounds what is multiplied, "
+        "and must be that of all workers",
+    )
     threads: int | None = Field(default=None, ge=1, description="unset: torch's own choice")
     batch_tokens: int = Field(default=256, ge=1, description="most tokens of one forward")
     batch_spans: int = Field(default=64, ge=1, description="most pictures of one forward")

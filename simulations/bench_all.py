@@ -22,6 +22,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "rules": (),
     "rounds": (),
     "engine": (),
+    "precision": (),
     "world": (),
     "clocks": (),
 }

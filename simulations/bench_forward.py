@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fleet.models.bundle import CLOUD_FOLDER
-from fleet.models.spans import KVCache, Span
+from fleet.models.span_cache import KVCache, Span
 from fleet.models.torch_model import CloudModel
 from fleet.models.transformer import TransformerConfig
 

@@ -18,7 +18,7 @@ import torch
 from fleet.decoding.accept import verify_all
 from fleet.models.bundle import CLOUD_FOLDER, DEVICE_FOLDER, PUBLIC_KEY, Bundle
 from fleet.models.onnx_model import DeviceModel
-from fleet.models.spans import Span
+from fleet.models.span_cache import Span
 from fleet.models.torch_model import CloudModel
 
 CAPTION = "google: red heart"

@@ -7,7 +7,16 @@ import click
 from fleet.errors import FleetError, InvalidInputError
 from fleet.process import command_errors
 from simulations import options
-from simulations.cli_bench_models import decoding, device, drafter, head, real_size, rules, step
+from simulations.cli_bench_models import (
+    decoding,
+    device,
+    drafter,
+    head,
+    precision,
+    real_size,
+    rules,
+    step,
+)
 from simulations.tables import figures
 
 
@@ -285,5 +294,5 @@ def all_benches(only: str | None, log: Path | None) -> None:
         click.echo(f"added to {log}")
 
 
-for verb in (decoding, step, device, head, drafter, real_size, rules):
+for verb in (decoding, step, precision, device, head, drafter, real_size, rules):
     bench.add_command(verb)

@@ -69,6 +69,21 @@ def decoding(
 
 
 @click.command()
+@click.option("--pictures", default=48, show_default=True, type=click.IntRange(2))
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(1))
+@options.models
+@command_errors
+def precision(pictures: int, rounds: int, models: Path | None) -> None:
+    """What the hub's products in bf16 (`engine.precision`) cost in quality and give in speed."""
+    from fleet.models.bundle import reference_path
+    from simulations.bench_precision import precision as measure
+
+    costs, speeds = measure(models or reference_path(), pictures=pictures, rounds=rounds)
+    figures(costs)
+    figures(speeds)
+
+
+@click.command()
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(10))
 @click.option("--small", is_flag=True, help="Only the size that is shipped.")
 @command_errors

@@ -7,14 +7,14 @@ runs, if enough waits in other sessions; else before it.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from cloud_hub.engine.checks import Watch, ignore
 from cloud_hub.engine.collect import Collector, Pace
 from cloud_hub.engine.counters import Counters
-from cloud_hub.engine.forward import Outcome, Step, compute
+from cloud_hub.engine.forward import Offload, Outcome, Step, compute, one_thread
 from cloud_hub.engine.reply import Replier
 from cloud_hub.engine.requests import Answer, Denied, Request, SessionKey
 from cloud_hub.engine.runner import Runner
@@ -24,7 +24,6 @@ from cloud_hub.engine.settling import settle_all
 from cloud_hub.engine.steps import Reply, Task, plan
 
 T = TypeVar("T")
-Offload = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 _LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
 
@@ -57,9 +56,9 @@ class Engine:
         scheduler: Scheduler[Task],
         pace: Pace,
         clock: Callable[[], float],
-        offload: Offload = asyncio.to_thread,
+        offload: Offload | None = None,
     ) -> None:
-        """`offload` calls what computes away from the event loop."""
+        """`offload` calls what computes away from the event loop; a thread of its own does else."""
         self.counters = Counters()
         self.watch: Watch = ignore  # gets what a forward says of drafts, after its answers
         self.is_idle = False  # no forward runs, and nothing waits that could
@@ -68,7 +67,7 @@ class Engine:
         self._scheduler = scheduler
         self._pace = pace
         self._clock = clock
-        self._offload = offload
+        self._offload = offload or one_thread()
         self._collector = Collector(sessions, scheduler, pace, clock, self.counters)
         self._replier = Replier(self._collector, self.counters)
         self._wake = asyncio.Event()

@@ -1,5 +1,6 @@
 """Spans on the cloud model in torch; two cache rows a session, for guidance."""
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -11,18 +12,25 @@ from cloud_hub.engine.requests import Logits
 from cloud_hub.engine.runner import Span
 from fleet.decoding.sampling import guide
 from fleet.errors import InvalidInputError
-from fleet.models import spans as model_spans
+from fleet.models import span_cache
 from fleet.models.conditions import Condition, Prompt
 from fleet.models.torch_model import CloudModel
 
 _MIB = 1 << 20
+_SWITCH_S = 1e-4
 _CAPTIONS_KEPT = 256
 _KEPT_BYTES = 256 * _MIB  # of them: a prompt of a large model takes a hundred MiB
 
 
-def set_threads(threads: int) -> None:
-    """Sets how many threads one forward may use, for this process."""
-    torch.set_num_threads(threads)
+def prepare_process(threads: int | None) -> None:
+    """Sets how many threads one forward may use (None: torch's choice), and lets none wait long.
+
+    A forward's thread comes back for Python's lock a few times; the event loop gives it up after a
+    tenth of a millisecond then, not after five.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    sys.setswitchinterval(_SWITCH_S)
 
 
 def slots_in(model: CloudModel, cache_mib: int) -> int:
@@ -125,8 +133,8 @@ def _guided(branches: Sequence[Logits], span: Span) -> Logits:
     return guided
 
 
-def _row(span: Span, branch: int) -> model_spans.Span:
+def _row(span: Span, branch: int) -> span_cache.Span:
     features: NDArray[np.int8] | None = span.run.features
     if not span.use_features or not span.run.local.any():
         features = None
-    return model_spans.Span(2 * span.slot + branch, span.start, span.run.tokens, features)
+    return span_cache.Span(2 * span.slot + branch, span.start, span.run.tokens, features)

@@ -1,13 +1,11 @@
-"""The layers of a token model as the span engine runs them: few operators, sums in place.
+"""The layers of a token model as torch runs spans: few operators, sums in place.
 
 What a small batch costs is operators and the reading of weights, so residuals are added by the
 product that makes them, queries and keys are turned by one complex product where they lie, and
-weights lie in memory as a product reads them: in fp16 where that loses nothing.
+weights lie in memory as a product reads them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,67 +25,18 @@ def lay_out(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product:
-    """A linear layer without gradients: its weights packed in fp16, or those of the layer itself.
-
-    Sums are fp32 either way. A packed product gives a row the same bits whatever rows are beside
-    it; it needs FBGEMM (x86 with AVX2).
-    """
-
-    weight: Tensor  # [inputs, outputs]
-    bias: Tensor | None
-    packed: Any  # FBGEMM's weights, or None
-
-    @classmethod
-    def of(cls, layer: nn.Linear) -> "Product":
-        """Return the product of a layer whose weights `lay_out` has moved.
-
-        Packed weights are a copy, half as large; only weights that fp16 holds exactly are packed.
-        """
-        weight = layer.weight.detach()
-        bias = None if layer.bias is None else layer.bias.detach()
-        packed = torch.ops.quantized.linear_prepack_fp16(weight, bias) if _packs(weight) else None
-        return cls(weight.t(), bias, packed)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return [N, outputs] of x [N, inputs]."""
-        if self.packed is not None:
-            made: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
-            return made
-        made = torch.mm(x, self.weight)
-        return made if self.bias is None else made.add_(self.bias)
-
-    def add_to(self, total: Tensor, x: Tensor) -> None:
-        """Add the product of x [N, inputs] to `total` [N, outputs], in place; without a bias."""
-        if self.packed is not None:
-            total.add_(self(x))
-        else:
-            total.addmm_(x, self.weight)
-
-
-def all_packed(products: Iterable[Product]) -> bool:
-    """Return whether no row of a product depends on how many there are."""
-    return all(product.packed is not None for product in products)
-
-
-def _packs(weight: Tensor) -> bool:
-    can = weight.device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
-    return can and weight.dtype == torch.float32 and torch.equal(weight.half().float(), weight)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SpanLayer:
-    """One layer of a block."""
+    """One layer of a block, without gradients; weights are the block's own, [inputs, outputs]."""
 
     heads: int
     eps: Tensor  # []
     attention_norm: Tensor  # [D]
-    wqkv: Product  # [D, 3D]
-    wo: Product  # [D, D]
+    wqkv: Tensor  # [D, 3D]
+    wo: Tensor  # [D, D]
     ffn_norm: Tensor  # [D]
-    w1: Product  # [D, F]
-    w3: Product  # [D, F]
-    w2: Product  # [F, D]
+    w1: Tensor  # [D, F]
+    w3: Tensor  # [D, F]
+    w2: Tensor  # [F, D]
     head_norms: tuple[nn.Module, nn.Module] | None  # of queries and keys
 
     @classmethod
@@ -99,19 +48,14 @@ class SpanLayer:
             heads=attention.n_head,
             eps=torch.tensor(block.attention_norm.eps, device=attention.wo.weight.device),
             attention_norm=block.attention_norm.weight.detach(),
-            wqkv=Product.of(attention.wqkv),
-            wo=Product.of(attention.wo),
+            wqkv=_weight(attention.wqkv),
+            wo=_weight(attention.wo),
             ffn_norm=block.ffn_norm.weight.detach(),
-            w1=Product.of(feed_forward.w1),
-            w3=Product.of(feed_forward.w3),
-            w2=Product.of(feed_forward.w2),
+            w1=_weight(feed_forward.w1),
+            w3=_weight(feed_forward.w3),
+            w2=_weight(feed_forward.w2),
             head_norms=norms if isinstance(norms[0], HeadNorm) else None,
         )
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        """All of its products."""
-        return self.wqkv, self.wo, self.w1, self.w3, self.w2
 
     def project(self, x: Tensor, turns: Tensor) -> Tensor:
         """Return queries, keys and values [N, 3, H, head_dim], queries and keys turned.
@@ -120,7 +64,7 @@ class SpanLayer:
             x: [N, D].
             turns: complex64 [N, 1, 1, head_dim / 2], each token's rotations.
         """
-        made = self.wqkv(_normalised(x, self.attention_norm, self.eps))
+        made = torch.mm(_normalised(x, self.attention_norm, self.eps), self.wqkv)
         parts = made.view(len(x), 3, self.heads, -1)
         turned = parts[:, :2]
         if self.head_norms is not None:
@@ -134,9 +78,14 @@ class SpanLayer:
 
     def finish(self, x: Tensor, mixed: Tensor) -> None:
         """Make the layer's output out of its input x [N, D], in place; mixed values [N, D]."""
-        self.wo.add_to(x, mixed)
+        x.addmm_(mixed, self.wo)
         y = _normalised(x, self.ffn_norm, self.eps)
-        self.w2.add_to(x, F.silu(self.w1(y), inplace=True).mul_(self.w3(y)))
+        gated = F.silu(torch.mm(y, self.w1), inplace=True).mul_(torch.mm(y, self.w3))
+        x.addmm_(gated, self.w2)
+
+
+def _weight(layer: nn.Linear) -> Tensor:
+    return layer.weight.detach().t()
 
 
 def _normalised(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:

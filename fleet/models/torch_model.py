@@ -22,7 +22,8 @@ from fleet.models.conditions import Condition, Prompt
 from fleet.models.image_tokenizer import ImageTokenizer, ImageTokenizerConfig
 from fleet.models.interval_feature import IntervalFeature
 from fleet.models.signing import read_file
-from fleet.models.spans import KVCache, Span, SpanEngine
+from fleet.models.span_cache import KVCache, Precision, Span
+from fleet.models.spans import SpanEngine
 from fleet.models.transformer import Transformer, TransformerConfig
 from fleet.protocol.arrays import FEATURE_BYTES
 
@@ -48,8 +49,8 @@ class CloudModel:
     interval_feature: IntervalFeature
 
     @classmethod
-    def load(cls, path: Path, device: str = "cpu") -> "CloudModel":
-        """Read the model from its folder.
+    def load(cls, path: Path, device: str = "cpu", precision: Precision = "fp16") -> "CloudModel":
+        """Read the model from its folder; `precision` is that of its products.
 
         Raises:
             BundleError: A file is missing, or is not what its name says.
@@ -60,7 +61,7 @@ class CloudModel:
         feature = IntervalFeature(transformer.config.dim)
         _fill(path / TRANSFORMER, contents[TRANSFORMER], transformer)
         _fill(path / INTERVAL_FEATURE, contents[INTERVAL_FEATURE], feature)
-        engine = SpanEngine(transformer.to(device))
+        engine = SpanEngine(transformer.to(device), precision=precision)
         return cls(config["family"], content_version(contents), engine, feature.to(device).eval())
 
     @property
@@ -121,8 +122,8 @@ class CloudModel:
         """Run spans of any lengths and pictures in one pass.
 
         Row i of a span predicts position start + i + 1; its token and all before must be the
-        picture's. Spans of rows equally far apart attend together, so pass them in row order, both
-        rows of a guided picture side by side.
+        picture's. In torch, spans of rows equally far apart attend together, so pass them in row
+        order, both rows of a guided picture side by side.
 
         Args:
             cache: Whose rows `KVCache.begin` has given their conditions.

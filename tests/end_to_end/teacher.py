@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.decoding.sampling import guide
-from fleet.models.spans import Span, SpanEngine
+from fleet.models.span_cache import Span
+from fleet.models.spans import SpanEngine
 
 Tokens = NDArray[np.int64]
 

@@ -93,7 +93,8 @@ def test_a_slot_forgets_its_last_picture(model: CloudModel) -> None:
 
 def test_what_is_no_number_in_a_slot_ends_with_its_picture(model: CloudModel) -> None:
     used, fresh = TorchRunner(model, 2), TorchRunner(model, 1)
-    used._cache.cells.fill_(float("nan"))
+    for cells in (used._cache.keys, used._cache.values):
+        cells.fill_(float("nan"))
 
     again = used.run([span(0, TOKENS[:4], begins=True)])[0]
 

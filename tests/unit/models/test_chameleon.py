@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fleet.errors import InvalidInputError
 from fleet.models.formats.chameleon import Vocabulary, load_chameleon
-from fleet.models.spans import Span, SpanEngine
+from fleet.models.span_cache import Span
+from fleet.models.spans import SpanEngine
 from fleet.models.transformer import Transformer
 
 HEADS, WIDTH, GRID, LENGTH = 4, 16, 4, 12

@@ -13,7 +13,8 @@ from fleet.errors import InvalidInputError
 from fleet.models.formats.janus import JanusVocabulary, load_janus
 from fleet.models.formats.vq import load_vq
 from fleet.models.prompts import PromptCaptions
-from fleet.models.spans import Span, SpanEngine
+from fleet.models.span_cache import Span
+from fleet.models.spans import SpanEngine
 from fleet.models.transformer import guide
 from tests.unit.models.tiny_text import write_janus_text
 

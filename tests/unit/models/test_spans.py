@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fleet.models import spans
-from fleet.models.spans import KVCache, Span, SpanEngine
+from fleet.models import span_torch
+from fleet.models.span_cache import KVCache, Span
+from fleet.models.spans import SpanEngine
 from fleet.models.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
@@ -169,7 +170,7 @@ def test_neighbours_that_attend_apart_change_no_bit(monkeypatch: pytest.MonkeyPa
     together, apart = ENGINE.new_cache(PICTURES), ENGINE.new_cache(PICTURES)
     found = []
     for cache, call in ((together, 1 << 20), (apart, 0)):
-        monkeypatch.setattr(spans, "_CALL", call)
+        monkeypatch.setattr(span_torch, "_CALL", call)
         begin(cache, [0, 1, 2])
         ENGINE.run(cache, [span(p, 0, end - 1) for p, end in enumerate(ends)])
         found.append(ENGINE.run(cache, [span(p, end - 1, end) for p, end in enumerate(ends)]))

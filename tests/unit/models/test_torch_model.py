@@ -14,7 +14,8 @@ from fleet.ids import ModelVersion
 from fleet.models.bundle import VOCABULARY
 from fleet.models.caption import pad_left
 from fleet.models.interval_feature import IntervalFeature
-from fleet.models.spans import KVCache, Span, SpanEngine
+from fleet.models.span_cache import KVCache, Span
+from fleet.models.spans import SpanEngine
 from fleet.models.torch_model import CLOUD_FILES, CONFIG, TRANSFORMER, CloudModel
 from fleet.models.transformer import Transformer, TransformerConfig
 
