@@ -191,6 +191,23 @@ def test_bf16_is_close_in_both_kinds_of_layers(
     assert torch.equal(states(compiled, 5, 3), states(compiled, TOKENS))
 
 
+def test_without_a_folder_for_compiled_code_it_is_compiled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nowhere(*, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(kernels, "njit", nowhere)
+
+    @kernels._compiled()
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    assert twice(21) == 42
+
+
 def test_what_the_kernels_cannot_give_is_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
     inexact = model()
     inexact.blocks[1].feed_forward.w2.weight.data += 1e-6
