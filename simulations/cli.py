@@ -92,10 +92,11 @@ def demo(out: Path, models: Path | None) -> None:
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
 @click.option(
     "--stage",
-    type=click.Choice(["real", "search-device", "search-cloud", "study", "all"]),
+    type=click.Choice(["real", "search-device", "search-cloud", "study", "why", "own", "all"]),
     default="all",
     show_default=True,
-    help="What depends on the data only; a choice of sampling rules; the comparison.",
+    help="What depends on the data only; a choice of sampling rules; the comparison. Of their "
+    "own, with --page: why ours loses what it loses; each method at its own best sampling.",
 )
 @command_errors
 def evaluate(  # noqa: PLR0913  # one parameter an option
@@ -128,6 +129,8 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
 
     given = {"fid": fid, "clip": clip, "hpsv2": hpsv2}
     weights = {name: path for name, path in given.items() if path is not None}
+    if stage in {"why", "own"} and page is None:
+        raise InvalidInputError(f"the stage {stage} is a page: give --page too")
     if weights and page is None:
         raise InvalidInputError(f"--{next(iter(weights))} is told on the page: give --page too")
     order = Order(

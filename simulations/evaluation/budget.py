@@ -19,6 +19,7 @@ from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Method
 from simulations.evaluation.moment import LOCAL
 from simulations.evaluation.rules.gates import Gate
+from simulations.evaluation.rules.oracle import Oracle
 
 ROUNDS = 2  # of drawing
 
@@ -46,7 +47,7 @@ def matched(
 
     Methods that ask by no score come back as they are; a threshold that moves by itself begins at
     the first guess. `first`: pictures along which that guess is made, drawn by a method that
-    looks at all scores.
+    looks at all scores. An oracle's guess is to keep nothing that differs.
     """
     guessed = [_guess(method, first, rate) for method in methods]
     for _ in range(rounds):
@@ -63,6 +64,8 @@ def matched(
 
 
 def _is_tuned(method: Method) -> bool:
+    if isinstance(method.rule, Oracle):
+        return True
     policy = method.rule.policy if isinstance(method.rule, Gate) else None
     return policy is not None and policy.score != "random" and not policy.call_share
 
@@ -78,6 +81,8 @@ def _guess(method: Method, first: Sample, rate: float) -> Method:
 def _with_quantile(method: Method, values: NDArray[np.floating], rate: float) -> Method:
     """The method with the threshold at which a share `rate` of scores [N, T'] asks."""
     gate = method.rule
+    if isinstance(gate, Oracle):
+        return replace(method, rule=replace(gate, threshold=float(np.quantile(values, 1 - rate))))
     if not isinstance(gate, Gate):
         return method
     threshold = threshold_for(values, rate, gate.policy, method.prefix)

@@ -11,6 +11,7 @@ from fleet.prediction import SCORE_NAMES, ScoreName
 from simulations.evaluation.methods import Exchange, Method
 from simulations.evaluation.rules.base import Rule
 from simulations.evaluation.rules.gates import Device, Gate
+from simulations.evaluation.rules.oracle import Oracle, Sees
 from simulations.evaluation.rules.rounds import Chain, Relaxation, Tree
 from simulations.evaluation.sampling_rule import SamplingRule
 
@@ -119,6 +120,11 @@ def _code(setting: Setting) -> Method:
     return Method("CoDe", Device(), setting.sampling, prefix, exchange="wait")
 
 
+def _oracle(setting: Setting, sees: Sees) -> Method:
+    """Without the interval feature, so that what is corrected is the cloud's picture."""
+    return Method(f"oracle-{sees}", Oracle(sees), setting.sampling, setting.shipped.prefix)
+
+
 def _rounds(setting: Setting, name: str, rule: Rule) -> Method:
     return Method(name, rule, setting.sampling, exchange="rounds")
 
@@ -150,4 +156,7 @@ _MAKERS: dict[str, Maker] = {
     "ours+deaf": lambda s: replace(_own(s, "ours+deaf"), use_features=False),
     "ours+amended": lambda s: _own(s, "ours+amended", amend_beyond=AMEND_BEYOND),
     "random+amended": lambda s: s.gate("random+amended", Gate(_coin(s), amend_beyond=AMEND_BEYOND)),
+    "oracle-match": lambda s: _oracle(s, "match"),
+    "oracle-harm": lambda s: _oracle(s, "harm"),
+    "oracle-TV": lambda s: _oracle(s, "TV"),
 }

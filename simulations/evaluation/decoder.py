@@ -33,6 +33,8 @@ class Drawn:
         sent: [B, T], drafts of the round that begins at a position, 0 where none does.
         score: [B, T], what the gate compared with its threshold; NaN where there was none.
         scores: [B, T, scores], in the order of `SCORE_NAMES`; NaN where nobody looked.
+        drafts, own: [B, T], what the device and the cloud drew with the shared noise; -1 where
+            nobody looked.
     """
 
     tokens: Tokens
@@ -40,6 +42,8 @@ class Drawn:
     sent: NDArray[np.uint8]
     score: NDArray[np.float32]
     scores: NDArray[np.float32]
+    drafts: NDArray[np.int32]
+    own: NDArray[np.int32]
 
 
 class Decoder:
@@ -62,6 +66,8 @@ class Decoder:
         self._sent = np.zeros((size, length), np.uint8)
         self._score = np.full((size, length), np.nan, np.float32)
         self._scores = np.full((size, length, len(SCORE_NAMES)), np.nan, np.float32)
+        self._drafts = np.full((size, length), -1, np.int32)
+        self._own = self._drafts.copy()
 
     def run(self, watch: Watch | None = None) -> Drawn:
         """All positions, one after the other; `watch` sees each as it is settled."""
@@ -79,7 +85,15 @@ class Decoder:
             if watch is not None:
                 watch(moment, found)
             self._advance(moment)
-        return Drawn(self._tokens, self._decisions, self._sent, self._score, self._scores)
+        return Drawn(
+            self._tokens,
+            self._decisions,
+            self._sent,
+            self._score,
+            self._scores,
+            self._drafts,
+            self._own,
+        )
 
     def _settle(self, moment: Moment) -> Settled:
         if moment.position < self._method.prefix:
@@ -95,6 +109,10 @@ class Decoder:
             self._score[:, position] = found.score
         if "said" in moment.__dict__:  # the rule has looked at the scores
             self._scores[:, position] = moment.said.scores
+        if "drafts" in moment.__dict__:
+            self._drafts[:, position] = moment.drafts
+        if "own" in moment.__dict__:
+            self._own[:, position] = moment.own
 
     def _advance(self, moment: Moment) -> None:
         position = moment.position

@@ -27,7 +27,7 @@ from simulations.evaluation.methods import Method
 # layer costs as much time as the layers. Read when a process starts.
 _KEEP_MEMORY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 CHUNK: Final = 40  # pictures
-_FORMAT = 2  # of a chunk on disk; those of other formats are drawn anew
+_FORMAT = 3  # of a chunk on disk; those of other formats are drawn anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +39,8 @@ class Sample:
     sent: NDArray[np.uint8]  # [N, T]
     score: NDArray[np.float32]  # [N, T]
     scores: NDArray[np.float32]  # [N, T, scores]
+    drafts: NDArray[np.int32]  # [N, T], -1 where nobody looked
+    own: NDArray[np.int32]  # [N, T], the cloud's, likewise
     pictures: NDArray[np.uint8]  # [N, side, side, 3]
     features: NDArray[np.float32]  # [N, 1280]
 
@@ -169,6 +171,8 @@ def _draw(job: Job, work: Path) -> None:
         sent=drawn.sent,
         score=drawn.score,
         scores=drawn.scores,
+        drafts=drawn.drafts,
+        own=drawn.own,
         pictures=pictures,
         features=picture_features(_network(), pictures),
     )

@@ -5,16 +5,29 @@ from dataclasses import replace
 import numpy as np
 
 from simulations.evaluation.budget import matched
-from simulations.evaluation.captions import Assignment
+from simulations.evaluation.captions import Assignment, search_captions
 from simulations.evaluation.catalogue import Setting, Shipped
 from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.methods import Method
 from simulations.evaluation.metrics import Features, Standard, squared_discrepancy
+from simulations.evaluation.order import Order
 from simulations.evaluation.rules.rounds import Chain, Tree
 from simulations.evaluation.sampling_rule import SamplingRule
+from simulations.evaluation.search import ranked_rules
+from simulations.evaluation.study import Plan, Study
 
 BEST_OF_CLOUD = 3  # of the cloud's rules; the device's best and the shipped one join them
+
+
+def own_best(
+    order: Order, plan: Plan, studio: Studio, study: Study, methods: list[Method], rate: float
+) -> list[Method]:
+    """The methods at their own best rules, each asking about a share `rate` behind the prefix."""
+    rules = candidates(ranked_rules(order.search_path), plan.shipped.sampling)
+    assignment = search_captions(study.pictures, order.searched, study.assignment)
+    searched = (assignment, study.standard, study.real)
+    return best_settings(studio, methods, rules, plan.shipped, rate, searched)
 
 
 def candidates(tables: dict[str, list[SamplingRule]], shipped: SamplingRule) -> list[SamplingRule]:

@@ -17,6 +17,7 @@ from simulations.evaluation.standard import NAMES
 _HEAD = """# Results
 
 Written by `python -m simulations evaluate`; definitions are in [evaluation.md](evaluation.md).
+Why ours loses more than a tenth of the gap is in [results-why.md](results-why.md).
 What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.md).
 
 | | |
@@ -120,14 +121,15 @@ def _flat(line: Line) -> dict[str, object]:
     }
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under their heads, as Markdown; all but the first column to the right."""
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
 def _quality(lines: Sequence[Line]) -> str:
     if not lines:
-        return "Not drawn.\n"
+        return "Not drawn; `--stage own` draws it as a page of its own.\n"
     heads = [
         "method",
         "sampling",
@@ -139,7 +141,7 @@ def _quality(lines: Sequence[Line]) -> str:
         "FD-EffNet",
     ]
     heads += ["precision", "recall", "F1", "caption first", "in five"]
-    return _table(heads, [_quality_row(line) for line in lines])
+    return table(heads, [_quality_row(line) for line in lines])
 
 
 def _quality_row(line: Line) -> list[str]:
@@ -176,7 +178,7 @@ def _standard(lines: Sequence[Line]) -> str:
         for line in lines
     ]
     heads = ["method", "setting", "n", *(NAMES[name] for name in names)]
-    return "\n## By the networks that papers report by\n\n" + _table(heads, rows)
+    return "\n## By the networks that papers report by\n\n" + table(heads, rows)
 
 
 def _timings(timed: Sequence[Timing]) -> str:
@@ -198,7 +200,7 @@ def _timings(timed: Sequence[Timing]) -> str:
         ]
         for each in timed
     ]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _crossings(found: Sequence[Crossing]) -> str:
@@ -207,13 +209,13 @@ def _crossings(found: Sequence[Crossing]) -> str:
         at = ", ".join(f"{value:.0f} ms" for value in each.at_ms) or "none up to 100 ms"
         ends = (each.faster_at_0, each.faster_at_100)
         rows.append([each.first, each.second, each.costs, at, *ends])
-    return _table(["of", "against", "costs", "cross at", "faster at 0", "at 100 ms"], rows)
+    return table(["of", "against", "costs", "cross at", "faster at 0", "at 100 ms"], rows)
 
 
 def _costs(costs: StepCosts) -> str:
     cells = [f"{value * 1e3:.2f}" for value in (costs.device, *costs.cloud, costs.tree)]
     heads = ["", "device step", *(f"cloud, {n}" for n in LENGTHS), "tree of 63"]
-    return _table(heads, [["ms", *cells]])
+    return table(heads, [["ms", *cells]])
 
 
 def _intervals(whole: Findings) -> str:
@@ -236,7 +238,7 @@ def _intervals(whole: Findings) -> str:
         ]
         for each in whole.intervals
     ]
-    return _table([*heads, "shared-noise match"], rows)
+    return table([*heads, "shared-noise match"], rows)
 
 
 def _cell(value: Estimate) -> str:

@@ -1,6 +1,6 @@
 """The comparison as figures."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fleet.prediction import SCORE_NAMES
 from simulations.evaluation.intervals import Reliability
 from simulations.evaluation.jobs import Sample
+from simulations.evaluation.metrics import Estimate
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt  # the back end comes first
@@ -97,6 +98,36 @@ def reliability(path: Path, lines: dict[str, Reliability]) -> None:
     axis.set_ylabel("TV of device and cloud, mean of the same")
     axis.legend(fontsize=8)
     axis.grid(alpha=0.2)
+    _save(figure, path)
+
+
+def why(
+    path: Path,
+    curves: Mapping[str, Sequence[tuple[float, Estimate]]],
+    goal: float,
+    by_row: Mapping[str, NDArray[np.float64]],
+    after: Mapping[str, NDArray[np.float64]],
+) -> None:
+    """The gap lost against calls; how often the draws differ, by row and after a difference."""
+    figure, (lost, rows, later) = plt.subplots(1, 3, figsize=(17, 4.6))
+    for index, (name, points) in enumerate(curves.items()):
+        x, y = [calls for calls, _ in points], [found.value for _, found in points]
+        spread = [found.spread for _, found in points]
+        lost.errorbar(x, y, spread, marker="o", ms=4, lw=1, elinewidth=0.6, label=name,
+                      color=f"C{index}")  # fmt: skip
+    lost.axhline(goal, color="black", lw=0.8, ls="--")
+    lost.set_xlabel("cloud calls a token")
+    lost.set_ylabel("gap lost")
+    for name, values in by_row.items():
+        rows.plot(values, marker="o", ms=4, lw=1, label=f"along {name}")
+    rows.set_xlabel("row behind the prefix")
+    rows.set_ylabel("draws that differ")
+    for name, values in after.items():
+        later.plot(np.arange(1, len(values) + 1), values, marker="o", ms=4, lw=1, label=name)
+    later.set_xlabel("positions after a difference")
+    for panel in (lost, rows, later):
+        panel.legend(fontsize=8)
+        panel.grid(alpha=0.2)
     _save(figure, path)
 
 

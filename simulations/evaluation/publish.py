@@ -3,15 +3,13 @@
 import sys
 
 from simulations.evaluation import findings, page
-from simulations.evaluation.captions import search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
 from simulations.evaluation.clock.steps import ACCELERATOR, measure
 from simulations.evaluation.family import models_version
 from simulations.evaluation.jobs import Sample, Studio
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
-from simulations.evaluation.own import best_settings, candidates
-from simulations.evaluation.search import ranked_rules
+from simulations.evaluation.own import own_best
 from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
 from simulations.evaluation.version import commit
@@ -68,16 +66,12 @@ def _own(
     results: list[Result],
     ends: tuple[Sample, Sample],
 ) -> list[Result]:
-    """The methods between the ends, at their own best rules."""
+    """The ends as they are, and the methods between them at their own best rules."""
     fixed = {CLOUD, DEVICE, CEILING}
     methods = [result.method for result in results if result.method.name not in fixed]
-    rules = candidates(ranked_rules(order.search_path), plan.shipped.sampling)
     ours = next(result for result in results if result.method.name == OURS)
-    assignment = search_captions(study.pictures, order.searched, study.assignment)
-    searched = (assignment, study.standard, study.real)
-    rate = rate_of(plan, ours.sample)
-    best = best_settings(studio, methods, rules, plan.shipped, rate, searched)
     at_ends = [result for result in results if result.method.name in {CLOUD, DEVICE}]
+    best = own_best(order, plan, studio, study, methods, rate_of(plan, ours.sample))
     return [*at_ends, *study.at_own_best(plan, ends, best)]
 
 

@@ -21,21 +21,24 @@ from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
+from simulations.evaluation.own_page import publish_own
 from simulations.evaluation.publish import publish
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
 from simulations.evaluation.standard import open_judges
 from simulations.evaluation.study import Plan, Result, Row, Study
 from simulations.evaluation.version import commit
+from simulations.evaluation.why_page import publish_why
 
-Stage = Literal["real", "search-device", "search-cloud", "study", "all"]
+Stage = Literal["real", "search-device", "search-cloud", "study", "why", "own", "all"]
 
 
 def evaluate(order: Order, stage: Stage) -> None:
     """Runs one stage, or all of them.
 
     `real` computes what depends on the data set and the image tokenizer only, the searches
-    choose the sampling rules, `study` draws and compares.
+    choose the sampling rules, `study` draws and compares. `why` and `own` are
+    pages of their own, which "all" leaves out.
     """
     check_names(order.methods)
     commit()  # before anything is written
@@ -50,6 +53,10 @@ def evaluate(order: Order, stage: Stage) -> None:
         for which in ("device", "cloud"):
             if stage in {f"search-{which}", "all"}:
                 _search(order, studio, study, which)
+        if stage == "why":
+            publish_why(order, _plan(order), studio, study)
+        if stage == "own":
+            publish_own(order, _plan(order), studio, study)
         if stage not in {"study", "all"}:
             return
         plan = _plan(order)

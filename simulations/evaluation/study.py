@@ -188,7 +188,7 @@ class Study:
             frechet=frechet_distance(self.real[:count], made),
             coverage=precision_recall(self.real[:count], made),
             pixels=_pixels(sample, reference),
-            gap_lost=self._gap_lost(sample, ends),
+            gap_lost=self.gap_lost(sample, ends),
         )
 
     def _distance_of(self, made: Features, chosen: NDArray[np.bool_]) -> float | None:
@@ -202,18 +202,25 @@ class Study:
         groups = self.assignment.groups[: len(near)]
         return kernel_distance_gap(self.real, near, far, groups=groups)
 
-    def _gap_lost(self, sample: Sample, ends: tuple[Sample, Sample]) -> Estimate | None:
+    def gap_lost(
+        self, sample: Sample, ends: tuple[Sample, Sample], beside: Sample | None = None
+    ) -> Estimate:
         """Where a sample lies between cloud-only and device-only, by groups of seeds.
 
-        All three are cut to the same pictures, so what one caption does, it does to all.
+        With another sample `beside`, by how much farther than that one. All are cut to the same
+        pictures, so what one caption does, it does to all.
         """
-        count = min(len(sample), *(len(end) for end in ends))
+        samples = [sample, *ends, *([] if beside is None else [beside])]
+        count = min(map(len, samples))
         groups = self.assignment.groups[:count]
-        made = [self.standard.apply(each.features[:count]) for each in (sample, *ends)]
+        made = [self.standard.apply(each.features[:count]) for each in samples]
 
         def lost(chosen: NDArray[np.bool_]) -> float:
-            own, cloud, device = (squared_discrepancy(self.real, each[chosen]) for each in made)
-            return (own - cloud) / (device - cloud)
+            # The real set's own similarity would cancel.
+            own, cloud, device, *other = (
+                squared_discrepancy(self.real, each[chosen], within=0.0) for each in made
+            )
+            return (own - (other[0] if other else cloud)) / (device - cloud)
 
         return over_groups(lost, groups)
 

@@ -92,7 +92,7 @@ class RunningGate:
         decisions[asked & (judged != moment.drafts)] = CORRECTED
         tokens[asked] = judged[asked]
         if np.isfinite(self.gate.amend_beyond):
-            amended = ~asked & (_harm(moment) > self.gate.amend_beyond)
+            amended = ~asked & (harm(moment) > self.gate.amend_beyond)
             tokens[amended], decisions[amended] = moment.own[amended], AMENDED
         return Settled(tokens, decisions, np.zeros(len(tokens), np.uint8), score)
 
@@ -114,7 +114,7 @@ def judge_by_residual(moment: Moment, rows: NDArray[np.int64]) -> NDArray[np.int
     return tokens
 
 
-def _harm(moment: Moment) -> NDArray[np.float64]:
+def harm(moment: Moment) -> NDArray[np.float64]:
     """Squared distance [B] in the codebook between the device's draft and the cloud's draw."""
     codes = moment.family.codes.numpy()
     harm: NDArray[np.float64] = np.square(codes[moment.drafts] - codes[moment.own]).sum(axis=1)

@@ -88,6 +88,29 @@ def test_everything_is_drawn_measured_and_written_and_a_second_run_draws_nothing
     assert again == chunks
 
 
+def test_two_stages_write_pages_of_their_own(work: Path) -> None:
+    for which in ("device", "cloud"):
+        evaluate(work, "--stage", f"search-{which}")
+    why, own = work / "why.md", work / "own.md"
+
+    evaluate(work, "--stage", "why", "--page", str(why))
+    evaluate(work, "--stage", "own", "--page", str(own), "--methods", "entropy,EAGLE-2")
+
+    assert "| oracle-match | all that differ |" in why.read_text()
+    assert (work / "why" / "budgets.png").exists()
+    for name in ("cloud-only", "device-only", "ours", "entropy", "EAGLE-2"):
+        assert f"| {name} | T " in own.read_text()
+
+
+def test_a_stage_that_is_a_page_wants_to_know_where(work: Path) -> None:
+    order = ["evaluate", "--work", str(work), "--out", str(work / "o"), "--stage", "why"]
+
+    done = CliRunner().invoke(main, order)
+
+    assert done.exit_code == 2
+    assert "the stage why is a page: give --page too" in done.output
+
+
 def test_an_unknown_method_is_refused_with_the_list(work: Path) -> None:
     order = ["evaluate", "--work", str(work), "--out", str(work / "o"), "--methods", "eagle"]
 

@@ -18,6 +18,7 @@ from simulations.evaluation.family import Family
 from simulations.evaluation.methods import Method, cloud_only, device_only
 from simulations.evaluation.moment import AMENDED, CORRECTED, LOCAL, PREFIX, VERIFIED
 from simulations.evaluation.rules.gates import Coupling, Gate
+from simulations.evaluation.rules.oracle import Oracle, Sees
 from simulations.evaluation.sampling_rule import SamplingRule
 from tests.unit.simulations.families import GRID, VOCAB, tiny_family
 
@@ -181,6 +182,33 @@ def test_an_amended_token_is_the_clouds_own_and_far_from_the_draft(family: Famil
     assert 0 < (drawn.decisions == AMENDED).mean() < 1
     own = decode(family, cloud_only(SHARP), CAPTIONS, SEEDS)
     np.testing.assert_array_equal(cloud.tokens, own.tokens)
+
+
+@pytest.mark.parametrize("sees", ["match", "harm"])
+def test_an_oracle_that_corrects_whatever_differs_draws_the_clouds_picture(
+    family: Family, sees: Sees
+) -> None:
+    drawn = decode(family, Method("oracle", Oracle(sees), SHARP, prefix=2), CAPTIONS, SEEDS)
+
+    cloud = decode(family, cloud_only(SHARP), CAPTIONS, SEEDS)
+    np.testing.assert_array_equal(drawn.tokens, cloud.tokens)
+    differ = drawn.drafts != drawn.own
+    np.testing.assert_array_equal(drawn.decisions[:, 2:] == CORRECTED, differ[:, 2:])
+    assert 0 < (drawn.decisions == LOCAL).mean() < 1
+    assert (drawn.drafts[:, :2] == -1).all()
+
+
+@pytest.mark.parametrize("sees", ["match", "harm", "TV"])
+def test_an_oracle_keeps_what_is_not_above_its_threshold(family: Family, sees: Sees) -> None:
+    first = decode(family, Method("oracle", Oracle(sees), SHARP), CAPTIONS, SEEDS)
+    bar = float(np.quantile(first.score, 0.7))
+
+    drawn = decode(family, Method("oracle", Oracle(sees, bar), SHARP), CAPTIONS, SEEDS)
+
+    kept = drawn.decisions == LOCAL
+    np.testing.assert_array_equal(kept, drawn.score <= np.float32(bar))
+    np.testing.assert_array_equal(drawn.tokens, np.where(kept, drawn.drafts, drawn.own))
+    assert (kept & (drawn.drafts != drawn.own)).any()
 
 
 def test_the_key_is_the_settings_not_the_name() -> None:

@@ -35,6 +35,8 @@ def sample(count: int = 2) -> Sample:
         sent=np.zeros((count, 16), np.uint8),
         score=np.zeros((count, 16), np.float32),
         scores=rng.random((count, 16, len(SCORE_NAMES))).astype(np.float32),
+        drafts=np.full((count, 16), -1, np.int32),
+        own=np.full((count, 16), -1, np.int32),
         pictures=rng.integers(0, 255, (count, 8, 8, 3)).astype(np.uint8),
         features=np.zeros((count, 4), np.float32),
     )

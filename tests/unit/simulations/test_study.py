@@ -17,6 +17,7 @@ from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Method
 from simulations.evaluation.moment import CORRECTED, LOCAL, PREFIX, VERIFIED
 from simulations.evaluation.rules.gates import Gate
+from simulations.evaluation.rules.oracle import Oracle
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import corrected_share
 
@@ -39,6 +40,8 @@ def sample(decisions: np.ndarray, scores: np.ndarray) -> Sample:
         sent=np.zeros(decisions.shape, np.uint8),
         score=scores[..., 2].astype(np.float32),
         scores=scores.astype(np.float32),
+        drafts=np.full(decisions.shape, -1, np.int32),
+        own=np.full(decisions.shape, -1, np.int32),
         pictures=np.zeros((count, 2, 2, 3), np.uint8),
         features=np.zeros((count, 4), np.float32),
     )
@@ -101,6 +104,18 @@ def test_thresholds_are_quantiles_of_what_the_method_itself_draws() -> None:
     assert asked.mean() == pytest.approx(0.25, abs=0.01)
     assert coin == methods[1]
     assert drawer.plans == [["entropy"], ["entropy"]]
+
+
+def test_an_oracle_has_a_quantile_of_what_it_saw() -> None:
+    drawn = sample(np.full((50, 12), LOCAL), np.random.default_rng(1).random((50, 12, 6)))
+    drawer = Drawer(drawn)
+
+    (harm,) = matched(
+        drawer, [by_name("oracle-harm", SETTING)], drawn, 0.25, chosen_captions(pictures(), 40)
+    )
+
+    assert isinstance(harm.rule, Oracle)
+    assert (drawn.score[:, 2:] > harm.rule.threshold).mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_threshold_allows_for_what_the_cap_asks_anyway() -> None:

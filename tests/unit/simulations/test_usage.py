@@ -27,6 +27,8 @@ def sample(decisions: list[int], sent: list[int] | None = None) -> Sample:
         sent=drafts.astype(np.uint8),
         score=none,
         scores=none[..., None],
+        drafts=np.full(row.shape, -1, np.int32),
+        own=np.full(row.shape, -1, np.int32),
         pictures=np.zeros((1, 2, 2, 3), np.uint8),
         features=np.zeros((1, 4), np.float32),
     )
