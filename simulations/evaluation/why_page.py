@@ -1,5 +1,6 @@
 """The page on why ours loses what it loses; written, never edited."""
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -198,7 +199,8 @@ def _which(whole: Why) -> str:
 
 def _drift(whole: Why) -> str:
     cloud, ours, alone = whole.arm(MATCH, WHOLE), whole.arm(SHIPPED), whole.arm(ALONE)
-    after = whole.after
+    after, length = whole.after, alone.result.sample.tokens.shape[1]
+    below = math.isqrt(length) - 1  # the lag of a row
     return (
         f"**Drift.** The draws differ at {_percent(cloud.differing)} along the cloud's pictures, "
         f"{_percent(ours.differing)} along ours' and {_percent(alone.differing)} along the "
@@ -206,7 +208,9 @@ def _drift(whole: Why) -> str:
         f"{_quarters(ours)} and {_quarters(alone)}. After a difference that a coin lets stand, the "
         f"next {len(after.kept)} positions differ in {after.kept.mean():.1%}, after one that it "
         f"has corrected in {after.corrected.mean():.1%}: {after.more.value * 100:+.1f} ± "
-        f"{after.more.spread * 100:.1f} points."
+        f"{after.more.spread * 100:.1f} points. Of the very next ones {after.kept[0]:.1%} against "
+        f"{after.corrected[0]:.1%} differ, of those below {after.kept[below]:.1%} against "
+        f"{after.corrected[below]:.1%}."
     )
 
 
