@@ -1,36 +1,31 @@
 """Each method at its own best sampling, as a page of its own; written, never edited."""
 
-import sys
-
 from simulations.evaluation import page, report
 from simulations.evaluation.catalogue import Setting
 from simulations.evaluation.catalogue import method as by_name
-from simulations.evaluation.family import models_version
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.methods import cloud_only, device_only
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import candidates, own_best
 from simulations.evaluation.search import ranked_rules
 from simulations.evaluation.study import Plan, Study, rate_of
-from simulations.evaluation.version import commit
 
-_HEAD = """# Each method at its own best sampling
+_HEAD = (
+    """# Each method at its own best sampling
 
 Written by `python -m simulations evaluate --stage own`; definitions are in
 [evaluation.md](evaluation.md#on-the-page-only); all methods at one sampling rule are in
 [results.md](results.md).
 
-| | |
-| --- | --- |
-| command | `{command}` |
-| commit | `{commit}` |
-| family | `{family}` |
-| pictures | {others} of each method, the same captions and seeds for all |
+"""
+    + page.ORIGIN
+    + """| pictures | {others} of each method, the same captions and seeds for all |
 | seeds | {seeds} |
 | rules tried | {rules} |
 | tried on | {searched} other captions each |
 
 """
+)
 
 
 def publish_own(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
@@ -50,9 +45,7 @@ def publish_own(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
     rows += [found.row for found in study.at_own_best(plan, (cloud, device), best)]
     tried = candidates(ranked_rules(order.search_path), plan.shipped.sampling)
     head = _HEAD.format(
-        command=page.command(sys.argv[1:]),
-        commit=commit(),
-        family=models_version(order.work),
+        **page.origin(order.work),
         others=order.others,
         seeds=order.seeds,
         searched=order.searched,

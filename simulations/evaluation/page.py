@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -10,28 +11,36 @@ from pathlib import Path
 import duckdb
 
 from simulations.evaluation.clock.steps import LENGTHS, StepCosts
+from simulations.evaluation.family import models_version
 from simulations.evaluation.findings import Crossing, Findings, Line, Timing
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.standard import NAMES
+from simulations.evaluation.version import commit
 
-_HEAD = """# Results
+# The first lines of a page's table, of what `origin` says.
+ORIGIN = """| | |
+| --- | --- |
+| command | `{command}` |
+| commit | `{commit}` |
+| family | `{family}` |
+"""
+_HEAD = (
+    """# Results
 
 Written by `python -m simulations evaluate`; definitions are in [evaluation.md](evaluation.md).
 Why ours loses more than a tenth of the gap is in [results-why.md](results-why.md).
 What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.md).
 
-| | |
-| --- | --- |
-| command | `{command}` |
-| commit | `{commit}` |
-| family | `{family}` |
-| pictures | {pictures} of cloud-only and of device-only, {others} of each other method |
+"""
+    + ORIGIN
+    + """| pictures | {pictures} of cloud-only and of device-only, {others} of each other method |
 | seeds | {seeds} |
 | discrimination | {gap} KD-EffNet, cloud-only to device-only: {gap.in_spreads:.1f} spreads |
 | caption scorer | finds a real test picture's caption first in {first:.1%}, in five {five:.1%} |
 | | of {among} captions |
 
 """
+)
 _COSTS = """
 Step costs of this machine, measured: processor time of one thread, one picture (two rows if
 the release guides).
@@ -80,6 +89,15 @@ def write_parquet(path: Path, whole: Findings) -> None:
     rows.write_text(json.dumps([_flat(line) for line in whole.lines]), encoding="utf-8")
     duckdb.read_json(str(rows)).write_parquet(str(path))
     rows.unlink()
+
+
+def origin(work: Path) -> dict[str, object]:
+    """What a page is made by: its command, its commit, and the models of a training folder."""
+    return {
+        "command": command(sys.argv[1:]),
+        "commit": commit(),
+        "family": models_version(work),
+    }
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -1,18 +1,14 @@
 """From the results at equal calls to everything that the page shows."""
 
-import sys
-
 from simulations.evaluation import findings, page
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
 from simulations.evaluation.clock.steps import ACCELERATOR, measure
-from simulations.evaluation.family import models_version
 from simulations.evaluation.jobs import Sample, Studio
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import own_best
 from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
-from simulations.evaluation.version import commit
 
 _PAIRS = (
     (OURS, CLOUD),
@@ -77,9 +73,7 @@ def _own(
 
 def _facts(order: Order, gap: Estimate) -> dict[str, object]:
     return {
-        "command": page.command(sys.argv[1:]),
-        "commit": commit(),
-        "family": models_version(order.work),
+        **page.origin(order.work),
         "pictures": order.pictures,
         "others": order.others,
         "seeds": order.seeds,

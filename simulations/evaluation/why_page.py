@@ -1,7 +1,6 @@
 """The page on why ours loses what it loses; written, never edited."""
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,10 @@ import numpy as np
 from fleet.models.checkpoint import load_tokenizer
 from simulations.evaluation import page, plots
 from simulations.evaluation.catalogue import OURS
-from simulations.evaluation.family import models_version
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.study import Plan, Result, Study
-from simulations.evaluation.version import commit
 from simulations.evaluation.why import (
     ALONE,
     APART,
@@ -34,21 +31,20 @@ from simulations.evaluation.why import (
 
 GOAL, BUDGET = 0.1, 0.3  # the gap that may be lost, and at which share of calls
 
-_HEAD = """# Why ours loses more than a tenth
+_HEAD = (
+    """# Why ours loses more than a tenth
 
 Written by `python -m simulations evaluate --stage why`; the arms are in
 [evaluation.md](evaluation.md#why-ours-loses-what-it-loses), every method is in
 [results.md](results.md).
 
-| | |
-| --- | --- |
-| command | `{command}` |
-| commit | `{commit}` |
-| family | `{family}` |
-| pictures | {pictures} of each arm, the same captions and seeds for all |
+"""
+    + page.ORIGIN
+    + """| pictures | {pictures} of each arm, the same captions and seeds for all |
 | seeds | {seeds} |
 
 """
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,9 +87,7 @@ def publish_why(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
     thinned = next(arm for arm in arms if arm.curve == MATCH)  # the one that keeps most
     whole = Why(ends, arms, aftermath(thinned, study.assignment.groups))
     facts = {
-        "command": page.command(sys.argv[1:]),
-        "commit": commit(),
-        "family": models_version(order.work),
+        **page.origin(order.work),
         "pictures": order.others,
         "seeds": order.seeds,
     }
