@@ -14,7 +14,7 @@ from cloud_hub.cli import main
 from cloud_hub.settings import EngineSettings, HubSettings
 from fleet.decoding.noise import gumbel
 from fleet.decoding.sampling import draw, sharpen
-from fleet.errors import BundleError
+from fleet.errors import BundleError, InvalidInputError
 from fleet.ids import NodeId
 from fleet.models.caption_features import FeatureFile, caption_hash, left_pad, save_features
 from fleet.models.checkpoint import save_checkpoint
@@ -126,6 +126,20 @@ async def test_an_added_class_model_is_served(work: Path) -> None:
     model = load_llamagen(work / "c2i_B_256.pt", GRID, heads=4)
     pair = model.condition_classes(torch.tensor([3, 10]))
     assert unpack_tokens(answer.tokens).tolist() == drawn(model, pair, SAMPLING, 5)
+
+
+def test_an_added_model_names_its_own_precision(work: Path) -> None:
+    assert add(work, "c2i_B_256.pt", *TINY).exit_code == 0
+    folder = work / "data" / "models" / "llamagen-c2i-256"
+
+    with pytest.raises(InvalidInputError, match=r"engine\.precision .* names its own, dtype"):
+        app.open_hub(
+            HubSettings(
+                data_dir=work / "data",
+                model=folder,
+                engine=EngineSettings(precision="bf16"),
+            )
+        )
 
 
 async def test_an_added_caption_model_is_served_from_a_feature_file(work: Path) -> None:
