@@ -20,13 +20,14 @@ def draw_tokens(
     noise = gumbel(seed, np.arange(runner.positions), runner.vocab_size)
     tokens = np.zeros(runner.positions, np.int64)
     first = Span(0, 0, _run(tokens[:0]), sampling.guidance, use_features=False, caption=caption)
-    logits = runner.run([first])[0]
+    logits = runner.prepare([first])()[0]
     for position in range(runner.positions):
         law = sharpen(logits[-1:], sampling)
         tokens[position] = draw(law, noise[position : position + 1])[0]
         if position + 1 < runner.positions:
             run = _run(tokens[position : position + 1])
-            logits = runner.run([Span(0, position, run, sampling.guidance, use_features=False)])[0]
+            span = Span(0, position, run, sampling.guidance, use_features=False)
+            logits = runner.prepare([span])()[0]
     return tokens
 
 

@@ -8,7 +8,7 @@ loop. Ratios are of one run, with their spread over its thirds.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,10 +68,15 @@ class Listening:
         """See `Runner.vocab_size`."""
         return self.runner.vocab_size
 
-    def run(self, spans: Sequence[Span]) -> list[Logits]:
-        """See `Runner.run`."""
-        self.batches.append(Batch(time.perf_counter(), tuple(spans)))
-        return self.runner.run(spans)
+    def prepare(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """See `Runner.prepare`."""
+        forward = self.runner.prepare(spans)
+
+        def run() -> list[Logits]:
+            self.batches.append(Batch(time.perf_counter(), tuple(spans)))
+            return forward()
+
+        return run
 
     def told(self, caption: tuple[int, ...]) -> bytes:
         """See `Runner.told`."""
@@ -191,7 +196,7 @@ async def throughput(
         engine = tokens / (batches[-1].begun - batches[0].begun)
         begun = time.perf_counter()
         for batch in batches[:-1]:
-            runner.run(batch.spans)
+            runner.prepare(batch.spans)()
         bare = tokens / (time.perf_counter() - begun)
         rates.append(engine)
         ratios.append(engine / bare)

@@ -8,9 +8,9 @@ of many, and for worlds of many devices. They spend their time asleep, so they f
 import hashlib
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,8 +190,11 @@ class StandInRunner:
 
     vocab_size = VOCAB
 
-    def run(self, spans: Sequence[Span]) -> list[Logits]:
-        """See `Runner.run`."""
+    def prepare(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """See `Runner.prepare`."""
+        return partial(self._forward, spans)
+
+    def _forward(self, spans: Sequence[Span]) -> list[Logits]:
         tokens, pair = sum(span.tokens for span in spans), self.pair
         self.forwards, self.spans = self.forwards + 1, self.spans + len(spans)
         self.tokens += tokens

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from cloud_hub.engine.requests import Logits, Opening
@@ -37,18 +38,34 @@ def one_thread() -> Offload:
     """Calls in one thread: what the last forward left in a core's caches is there for the next."""
     pool = ThreadPoolExecutor(1, "forward")
 
-    async def offload(work: Callable[[], Outcome]) -> Outcome:
-        return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, work)
+    def offload(work: Callable[[], Outcome]) -> Awaitable[Outcome]:
+        return asyncio.get_running_loop().run_in_executor(pool, copy_context().run, work)
 
     return offload
 
 
-def compute(
-    runner: Runner, steps: Sequence[Step], clock: Callable[[], float], started: float
-) -> Outcome:
-    """Runs in a thread; of the tasks it sets what their captions mean. Never raises."""
+def prepared(
+    runner: Runner, steps: Sequence[Step], clock: Callable[[], float]
+) -> Callable[[], Outcome]:
+    """What runs the steps in a thread, as far as it can be made before. Neither raises."""
     try:
-        rows = runner.run([step.span for step in steps])
+        forward = runner.prepare([step.span for step in steps])
+    except Exception:
+        log.exception("forward_failed", spans=len(steps))
+        return lambda: Outcome(0.0, [None] * len(steps))
+    return partial(_compute, runner, forward, steps, clock)
+
+
+def _compute(
+    runner: Runner,
+    forward: Callable[[], list[Logits]],
+    steps: Sequence[Step],
+    clock: Callable[[], float],
+) -> Outcome:
+    """Of the tasks it sets what their captions mean."""
+    started = clock()
+    try:
+        rows = forward()
     except Exception:
         log.exception("forward_failed", spans=len(steps))
         return Outcome(clock() - started, [None] * len(steps))

@@ -15,7 +15,7 @@ from cloud_hub.engine.sessions import Session
 from fleet.decoding.draws import Ask, Drawn
 from fleet.decoding.residual import Evidence, judge_residual, luck_of
 from fleet.decoding.sampling import law, sharpen
-from fleet.decoding.top_laws import NO_LAWS, TopLaws, top_laws
+from fleet.decoding.top_laws import NO_LAWS, TopLaws
 from fleet.decoding.verify import Verdict, judge
 
 T = TypeVar("T")
@@ -36,11 +36,13 @@ def judged(
     return (yield from _by_shared_noise(session, backlog, laws))
 
 
-def drawn(session: Session, positions: Tokens, logits: Logits) -> Drawing[Drawn]:
-    """The cloud's draws at the positions [k], by the picture's noise."""
+def drawn(
+    session: Session, positions: Tokens, logits: Logits, likeliest: int = 0
+) -> Drawing[Drawn]:
+    """The cloud's draws at the positions [k], by the picture's noise, and its likeliest codes."""
     if not len(positions):
         return _NONE_DRAWN
-    return (yield Ask(session.sampling, session.seed, positions, logits))
+    return (yield Ask(session.sampling, session.seed, positions, logits, likeliest))
 
 
 def taught(session: Session, looked: Looked) -> Drawing[TopLaws]:
@@ -52,8 +54,8 @@ def taught(session: Session, looked: Looked) -> Drawing[TopLaws]:
     chosen = sample(session, looked, lessons.share) if lessons.size else None
     if chosen is None:
         return NO_LAWS
-    found = yield from drawn(session, chosen.positions, chosen.logits)
-    return top_laws(chosen.positions, found.tokens, chosen.logits, lessons.size)
+    found = yield from drawn(session, chosen.positions, chosen.logits, lessons.size)
+    return found.laws
 
 
 def _by_shared_noise(

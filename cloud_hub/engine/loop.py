@@ -1,20 +1,19 @@
 """The engine: collect → schedule → run → settle → reply, each a module of its own.
 
 Requests come in by `submit` while a forward runs in a thread; each forward takes the jobs that
-the scheduler picks from all that wait then. A forward is settled and answered while the next one
-runs, if enough waits in other sessions; else before it.
+the scheduler picks from all that wait just before the last one ends. A forward is settled and
+answered while the next one runs, if enough waits in other sessions; else before it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
 
 from cloud_hub.engine.checks import Watch, ignore
 from cloud_hub.engine.collect import Collector, Pace
 from cloud_hub.engine.counters import Counters
-from cloud_hub.engine.forward import Offload, Outcome, Step, compute, one_thread
+from cloud_hub.engine.forward import Offload, Outcome, Step, one_thread, prepared
 from cloud_hub.engine.reply import Replier
 from cloud_hub.engine.requests import Answer, Denied, Request, SessionKey
 from cloud_hub.engine.runner import Runner
@@ -23,16 +22,18 @@ from cloud_hub.engine.sessions import Sessions
 from cloud_hub.engine.settling import settle_all
 from cloud_hub.engine.steps import Reply, Task, plan
 
-T = TypeVar("T")
+_LAST_FORWARDS_S = 10.0  # how long a stop waits for the forwards under way
+_LEAD_S = 0.01  # to choose and prepare a forward in, though the last one ends sooner than expected
 
-_LAST_FORWARD_S = 10.0  # how long a stop waits for the forward under way
 
-
-class _Ran(NamedTuple):
-    """A forward that has run."""
+@dataclass(slots=True)
+class _Forward:
+    """A forward on its way."""
 
     steps: Sequence[Step]
-    outcome: Outcome
+    tokens: int
+    outcome: asyncio.Future[Outcome]
+    ends_at: float  # as far as the forecast knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class Engine:
         self._collector = Collector(sessions, scheduler, pace, clock, self.counters)
         self._replier = Replier(self._collector, self.counters)
         self._wake = asyncio.Event()
-        self._unsettled: _Ran | None = None
+        self._running: _Forward | None = None  # it may wait for the one before
+        self._stops = False
 
     def submit(self, request: Request, reply: Reply) -> Answer | None:
         """Takes a request; an answer if no forward is needed, None if `reply` will be called."""
@@ -94,43 +96,47 @@ class Engine:
         )
 
     async def run(self) -> None:
-        """Works until cancelled; then the forward under way ends and is answered."""
-        while True:
-            self._wake.clear()
-            if not await self._whole(self._turn()):
-                await self._rest()
-
-    async def _whole(self, turn: Coroutine[None, None, T]) -> T:
-        """Does a turn that a stop does not cut short."""
-        task = asyncio.create_task(turn, name="forward")
+        """Works until cancelled; then the forwards under way end and are answered."""
+        work = asyncio.create_task(self._work(), name="forwards")
         try:
-            return await asyncio.shield(task)
+            await asyncio.shield(work)
         except asyncio.CancelledError:
+            self._stops = True
+            self._wake.set()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_FORWARD_S):
-                    await task
-                    await self._settle()
+                async with asyncio.timeout(_LAST_FORWARDS_S):
+                    await work
             raise
 
-    async def _turn(self) -> bool:
-        """Runs what waits and settles what has run; whether there was anything to do."""
-        steps = await self._plan(self._next_batch())
-        if not steps:
-            return await self._settle()
-        forward = asyncio.create_task(self._forward(steps), name="forward")
-        await asyncio.sleep(0)  # it begins
-        await self._settle()
-        self._unsettled = _Ran(steps, await forward)
-        return True
+    async def _work(self) -> None:
+        while not self._stops:
+            self._wake.clear()
+            if not await self._turn():
+                await self._rest()
+        last, self._running = self._running, None
+        await self._finish(last)
 
-    def _next_batch(self) -> list[Job[Task]]:
-        """The next forward's jobs; none while they are too few to go before the answers."""
-        if self._unsettled is None:
-            return self._scheduler.next_batch(self._clock())
-        held = {step.task.session for step in self._unsettled.steps}
-        if not self._scheduler.half_fills(held):
-            return []
-        return self._scheduler.next_batch(self._clock(), held)
+    async def _turn(self) -> bool:
+        """Begins the next forward and answers the last one; whether there was either."""
+        last = self._running
+        steps = await self._next_steps(last)
+        self._running = self._begin(steps)
+        await self._finish(last)
+        return last is not None or bool(steps)
+
+    async def _next_steps(self, last: _Forward | None) -> list[Step]:
+        """Those of the next forward: chosen just before the last one ends, to follow it at once.
+
+        If too few wait then to go before the last one's answers, they are chosen at its end.
+        """
+        if last is None:
+            return await self._plan(self._scheduler.next_batch(self._clock()))
+        held = {step.task.session for step in last.steps}
+        for wait_s in (max(last.ends_at - _LEAD_S - self._clock(), 0), None):
+            await asyncio.wait([last.outcome], timeout=wait_s)
+            if self._scheduler.half_fills(held):
+                return await self._plan(self._scheduler.next_batch(self._clock(), held))
+        return []
 
     async def _rest(self) -> None:
         """Waits for a request, or until a node's pause is over."""
@@ -159,24 +165,34 @@ class Engine:
                 await self._replier.answer(task, span)
             else:
                 steps.append(Step(task, span))
+        if batch and not steps:
+            self._scheduler.withdraw()
         return steps
 
-    async def _settle(self) -> bool:
-        """Settles and answers the last forward; whether there was one."""
-        ran, self._unsettled = self._unsettled, None
-        if ran is None:
-            return False
-        await self._replier.deliver(ran.steps, settle_all(ran.steps, ran.outcome))
-        for task, _ in ran.steps:
+    def _begin(self, steps: Sequence[Step]) -> _Forward | None:
+        """Runs the steps as soon as no forward runs any more; None: there are none."""
+        if not steps:
+            return None
+        tokens = sum(step.span.tokens for step in steps)
+        work = prepared(self._runner, steps, self._clock)
+        outcome = asyncio.ensure_future(self._offload(work))
+        return _Forward(steps, tokens, outcome, self._ends_at(tokens))
+
+    def _ends_at(self, tokens: int) -> float:
+        """When a forward of so many tokens would have ended that began now."""
+        return self._clock() + self._scheduler.forecast.seconds(1, tokens)
+
+    async def _finish(self, forward: _Forward | None) -> None:
+        """Settles and answers a forward, once it has run."""
+        if forward is None:
+            return
+        outcome = await forward.outcome
+        if self._running is not None:
+            self._running.ends_at = self._ends_at(self._running.tokens)
+        self._scheduler.observe(forward.tokens, outcome.forward_s)
+        self.counters.batch(len(forward.steps), forward.tokens, outcome.forward_s)
+        await self._replier.deliver(forward.steps, settle_all(forward.steps, outcome))
+        for task, _ in forward.steps:
             if task.looked is not None:
                 self.watch(task.session, task.looked)
                 task.looked = None
-        return True
-
-    async def _forward(self, steps: Sequence[Step]) -> Outcome:
-        started = self._clock()
-        outcome = await self._offload(lambda: compute(self._runner, steps, self._clock, started))
-        tokens = sum(step.span.tokens for step in steps)
-        self._scheduler.observe(tokens, outcome.forward_s)
-        self.counters.batch(len(steps), tokens, outcome.forward_s)
-        return outcome

@@ -1,6 +1,6 @@
 """What one forward runs: spans of known tokens in slots of the KV cache. No policy in here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,11 +46,13 @@ class Runner(Protocol):
         """Codes of the image tokenizer."""
         ...
 
-    def run(self, spans: Sequence[Span]) -> list[Logits]:
-        """Runs all spans, of different slots, in one forward.
+    def prepare(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """What runs all spans, of different slots, in one forward.
 
-        Returns for each span the guided logits [n, V] of the positions start + 1 to start + n,
-        after those of position 0 if the span begins a picture ([n + 1, V]).
+        What needs nothing of other forwards is done now: the last one may still be on its way.
+        Forwards run one after the other, in any thread. One returns for each span the guided
+        logits [n, V] of the positions start + 1 to start + n, after those of position 0 if the
+        span begins a picture ([n + 1, V]).
         """
         ...
 

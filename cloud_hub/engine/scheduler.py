@@ -81,7 +81,7 @@ class Scheduler(Generic[W]):
         self._served: dict[NodeId, float] = {}  # tokens; compared among waiting nodes only
         self._all_jobs = self._all_tokens = 0  # that wait
         self._order = 0
-        self._running: dict[NodeId, int] = {}  # tokens of the forward under way
+        self._running: deque[dict[NodeId, int]] = deque()  # tokens of the forwards under way
         self._shares = Shares(limits.node_share)
         self._pause_s: float | None = None
         self.forecast = Forecast()
@@ -133,8 +133,8 @@ class Scheduler(Generic[W]):
         others = [min(n, fair) for node, n in self._waiting.items() if n and node != job.node]
         part = max(self._limits.quantum if others else self._limits.batch_tokens, job.tokens)
         wait_s = self._seconds(own + sum(others), len(others) + 1, at_least=-(-own // part))
-        running = sum(self._running.values())
-        under_way_s = self.forecast.seconds(1, running) if running else 0.0
+        running = sum(sum(tokens.values()) for tokens in self._running)
+        under_way_s = self.forecast.seconds(len(self._running), running)
         return under_way_s + wait_s + (job.forwards - 1) * self.forecast.mean_s
 
     def cancel(self, session: Hashable) -> list[W]:
@@ -145,10 +145,17 @@ class Scheduler(Generic[W]):
         return [job.work for job in removed]
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Tells how long the forward of so many tokens took that has just ended."""
+        """Tells how long the forward of so many tokens took that has just ended.
+
+        Forwards end in the order of their batches.
+        """
         self.forecast.observe(tokens, seconds)
-        self._shares.charge(self._running, seconds)
-        self._running = {}
+        if self._running:
+            self._shares.charge(self._running.popleft(), seconds)
+
+    def withdraw(self) -> None:
+        """Tells that the last batch needed no forward."""
+        self._running.pop()
 
     @property
     def pause_s(self) -> float | None:
@@ -221,11 +228,12 @@ class Scheduler(Generic[W]):
 
     def _empty_batch(self) -> list[Job[W]]:
         self._pause_s = None
-        self._close_batch({})
+        self._forget_idle_nodes()
         return []
 
     def _close_batch(self, taken: dict[NodeId, int]) -> None:
-        self._running = taken
+        if taken:
+            self._running.append(taken)
         self._forget_idle_nodes()
 
     def _seconds(self, tokens: int, spans: int, at_least: int = 1) -> float:

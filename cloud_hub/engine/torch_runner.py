@@ -2,7 +2,8 @@
 
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -77,27 +78,31 @@ class TorchRunner:
         """See `Runner.vocab_size`."""
         return self._model.vocab_size
 
-    @torch.inference_mode()
-    def run(self, spans: Sequence[Span]) -> list[Logits]:
-        """See `Runner.run`."""
-        first = [self._begin(span) for span in spans]
+    def prepare(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """See `Runner.prepare`; captions' conditions are left to the forward."""
         # Rows of neighbouring slots attend in one call, so the forward gets them in their order.
-        filled = [index for index, span in enumerate(spans) if len(span.run)]
-        filled.sort(key=lambda index: spans[index].slot)
-        rows = dict(zip(filled, self._forward([spans[index] for index in filled]), strict=True))
-        return [
-            np.concatenate([part for part in (head, rows.get(index)) if part is not None])
-            for index, head in enumerate(first)
-        ]
+        filled = sorted((span for span in spans if len(span.run)), key=lambda span: span.slot)
+        return partial(self._run, spans, filled, self._forward(filled))
+
+    def run(self, spans: Sequence[Span]) -> list[Logits]:
+        """Prepares a forward and runs it at once."""
+        return self.prepare(spans)()
+
+    @torch.inference_mode()
+    def _run(
+        self, spans: Sequence[Span], filled: Sequence[Span], forward: Callable[[], list[Logits]]
+    ) -> list[Logits]:
+        heads = {span.slot: self._begin(span) for span in spans if span.caption is not None}
+        tails = dict(zip((span.slot for span in filled), forward(), strict=True))
+        return [_joined(heads.get(span.slot), tails.get(span.slot)) for span in spans]
 
     def told(self, caption: tuple[int, ...]) -> bytes:
         """See `Runner.told`."""
         return self._model.told(self._condition(caption)[0])
 
-    def _begin(self, span: Span) -> Logits | None:
+    def _begin(self, span: Span) -> Logits:
         """Gives the slot its condition; the guided logits [1, V] of position 0."""
-        if span.caption is None:
-            return None
+        assert span.caption is not None
         condition, logits = self._condition(span.caption)
         for branch in range(_branches(span)):
             self._cache.begin(2 * span.slot + branch, condition, branch)
@@ -114,14 +119,19 @@ class TorchRunner:
         self._conditions.move_to_end(caption)
         return self._conditions[caption]
 
-    def _forward(self, spans: Sequence[Span]) -> list[Logits]:
-        """Guided logits [n, V] of each span."""
+    def _forward(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """What makes the guided logits [n, V] of each span."""
         if not spans:
-            return []
+            return list
         rows = [_row(span, branch) for span in spans for branch in range(_branches(span))]
-        logits = self._model.forward_spans(self._cache, rows).cpu().numpy()
-        parts = iter(np.split(logits, np.cumsum([len(row.tokens) for row in rows])[:-1]))
-        return [_guided([next(parts) for _ in range(_branches(span))], span) for span in spans]
+        embedded = self._model.embed_spans(rows)
+
+        def run() -> list[Logits]:
+            logits = self._model.forward_spans(self._cache, rows, embedded).cpu().numpy()
+            parts = iter(np.split(logits, np.cumsum([len(row.tokens) for row in rows])[:-1]))
+            return [_guided([next(parts) for _ in range(_branches(span))], span) for span in spans]
+
+        return run
 
 
 def _branches(span: Span) -> int:
@@ -131,6 +141,11 @@ def _branches(span: Span) -> int:
 def _guided(branches: Sequence[Logits], span: Span) -> Logits:
     guided: Logits = guide(branches[0], branches[-1], span.guidance)
     return guided
+
+
+def _joined(head: Logits | None, tail: Logits | None) -> Logits:
+    parts = [part for part in (head, tail) if part is not None]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _row(span: Span, branch: int) -> span_cache.Span:

@@ -27,6 +27,12 @@ class TopLaws:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def part(self, rows: slice) -> "TopLaws":
+        """Those at some of the positions."""
+        return TopLaws(
+            self.positions[rows], self.tokens[rows], self.codes[rows], self.log_probs[rows]
+        )
+
 
 NO_LAWS = TopLaws(
     np.zeros(0, np.int64),

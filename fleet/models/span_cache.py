@@ -98,14 +98,12 @@ class Places:
     """Where the tokens [N] of some spans go, in the spans' order.
 
     Attributes:
-        tokens: Themselves.
         rows: Cache row.
         positions: In their picture.
         cells: Cache cell.
         turns: Place in the rotation table.
     """
 
-    tokens: NDArray[np.int64]
     rows: NDArray[np.int64]
     positions: NDArray[np.int64]
     cells: NDArray[np.int64]
@@ -119,7 +117,6 @@ class Places:
         rows = np.repeat([span.row for span in spans], counts)
         positions = np.repeat([span.start for span in spans], counts) + inside
         return cls(
-            tokens=np.concatenate([span.tokens for span in spans]),
             rows=rows,
             positions=positions,
             cells=cache.lead + positions,

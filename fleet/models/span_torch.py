@@ -80,7 +80,7 @@ class _Plan:
 
 
 def _plan(cache: KVCache, spans: Sequence[Span], places: Places, padded: int) -> _Plan:
-    device, count = cache.values.device, len(places.tokens)
+    device, count = cache.values.device, len(places.rows)
     counts = np.array([len(span.tokens) for span in spans])
     widths = round_up(counts, QUERY_STEP)
     further = np.cumsum(widths - counts) - (widths - counts)  # padding before each span

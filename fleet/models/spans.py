@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -64,7 +65,19 @@ class SpanEngine:
         return KVCache(self.transformer, rows, self._layers.lanes)
 
     @torch.inference_mode()
-    def run(self, cache: KVCache, spans: Sequence[Span], added: Tensor | None = None) -> Tensor:
+    def embed(self, spans: Sequence[Span], added: Tensor | None = None) -> Tensor:
+        """Return the embeddings [M, D] of all spans' N tokens; `run` takes M >= N rows.
+
+        Args:
+            spans: At most one a row.
+            added: [N, D], what is added to the token embeddings.
+        """
+        tokens = torch.from_numpy(np.concatenate([span.tokens for span in spans]))
+        added = None if added is None else self._padded(added)
+        return self.transformer.embed(self._padded(tokens).to(self.device), added)
+
+    @torch.inference_mode()
+    def run(self, cache: KVCache, spans: Sequence[Span], x: Tensor | None = None) -> Tensor:
         """Run all spans in one pass; hidden state i of a span predicts position start + i + 1.
 
         In torch, spans of rows equally far apart attend together, so pass them in row order.
@@ -72,14 +85,13 @@ class SpanEngine:
         Args:
             cache: Receives the spans' keys and values.
             spans: At most one a row.
-            added: [N, D], what is added to the token embeddings, over all spans' tokens.
+            x: What `embed` made of them, if not their tokens alone; overwritten.
 
         Returns:
             Hidden states [N, D] of all spans' tokens.
         """
         places = Places.of(cache, spans)
-        tokens = self._padded(torch.from_numpy(places.tokens)).to(self.device)
-        x = self.transformer.embed(tokens, None if added is None else self._padded(added))
+        x = self.embed(spans) if x is None else x
         if cache.sketch is not None:
             where = torch.from_numpy(places.rows * cache.places + places.positions)
             x[: len(where)].add_(cache.sketch.index_select(0, where.to(self.device)))

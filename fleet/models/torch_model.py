@@ -118,7 +118,9 @@ class CloudModel:
         """Return the logits [B, V] of position 0."""
         return self.engine.logits(condition.start)
 
-    def forward_spans(self, cache: KVCache, spans: Sequence[Span]) -> Tensor:
+    def forward_spans(
+        self, cache: KVCache, spans: Sequence[Span], embedded: Tensor | None = None
+    ) -> Tensor:
         """Run spans of any lengths and pictures in one pass.
 
         Row i of a span predicts position start + i + 1; its token and all before must be the
@@ -128,11 +130,17 @@ class CloudModel:
         Args:
             cache: Whose rows `KVCache.begin` has given their conditions.
             spans: At most one a row.
+            embedded: What `embed_spans` made of them, if it was called before; overwritten.
 
         Returns:
             Logits [N, V], fp32, over all spans' tokens in order.
         """
-        return self.engine.logits(self.engine.run(cache, spans, self._added(spans)))
+        x = self.embed_spans(spans) if embedded is None else embedded
+        return self.engine.logits(self.engine.run(cache, spans, x))
+
+    def embed_spans(self, spans: Sequence[Span]) -> Tensor:
+        """Return the embeddings of all spans' tokens and features, which no cache has a part in."""
+        return self.engine.embed(spans, self._added(spans))
 
     @torch.inference_mode()
     def _added(self, spans: Sequence[Span]) -> Tensor | None:

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
@@ -77,6 +78,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._cancelled = 0  # timers in the heap that were cancelled, or nearly so many
         self._tolerated = _FEW
         self._plain = copy_context()
+        # What executors of one thread do last.
+        self._lone: WeakKeyDictionary[Executor, asyncio.Future[Any]] = WeakKeyDictionary()
 
     def time(self) -> float:
         """Seconds since the loop was made."""
@@ -138,11 +141,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(  # type: ignore[override]  # a plain future, as any await takes it
         self,
-        executor: Executor | None,  # noqa: ARG002
+        executor: Executor | None,
         func: Callable[..., T],
         *args: Any,
     ) -> "asyncio.Future[T]":
-        """Runs `func` at once, up to its first `work`; there are no threads, of any executor."""
+        """Runs `func` at once, up to its first `work`; there are no threads, of any executor.
+
+        What an executor of one thread gets waits for what it got before.
+        """
         done: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
@@ -155,7 +161,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 if not done.done():
                     done.set_result(result)
 
-        greenlet(run).switch()
+        begin = greenlet(run).switch
+        last = self._lone.get(executor) if executor is not None else None
+        if executor is not None and getattr(executor, "_max_workers", None) == 1:
+            self._lone[executor] = done
+        if last is None or last.done():
+            begin()
+        else:
+            last.add_done_callback(lambda _: begin())
         return done
 
     def work(self, seconds: float) -> None:

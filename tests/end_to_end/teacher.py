@@ -45,5 +45,5 @@ class Teacher:
         branches = len(self._hidden)
         spans = [Span(row, self._position, token) for row in range(branches)]
         repeated = None if added is None else added.repeat(branches, 1)
-        self._hidden = self._engine.run(self._cache, spans, repeated)
+        self._hidden = self._engine.run(self._cache, spans, self._engine.embed(spans, repeated))
         self._position += 1

@@ -66,6 +66,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.toy = ToyRunner(slots=self.slots)
+        self.one = asyncio.Lock()
         runner = self.runner or self.toy
         self.sessions = Sessions(
             slots=runner.slots,
@@ -89,10 +90,11 @@ class Bench:
         return self.now if self.forward_s is None else asyncio.get_running_loop().time()
 
     async def _offload(self, compute: Callable[[], Outcome]) -> Outcome:
-        outcome = compute()
-        tokens = sum(span.tokens for span in self.toy.batches[-1])
-        forward_s = (self.forward_s or 0.0) + tokens * self.token_s
-        await asyncio.sleep(forward_s)
+        async with self.one:  # forward at a time
+            outcome = compute()
+            tokens = sum(span.tokens for span in self.toy.batches[-1])
+            forward_s = (self.forward_s or 0.0) + tokens * self.token_s
+            await asyncio.sleep(forward_s)
         return replace(outcome, forward_s=forward_s)
 
     @asynccontextmanager

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Never
 
 import numpy as np
 import pytest
@@ -436,6 +437,23 @@ async def test_a_failed_forward_ends_its_sessions_and_not_the_engine() -> None:
     assert isinstance(back, Opened)
 
 
+async def test_a_forward_that_cannot_be_prepared_is_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: Sequence[Span]) -> Never:
+        raise RuntimeError("out of memory")
+
+    async with Bench().running() as bench:
+        await bench.ask(opening())
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.toy, "prepare", broken)
+            failed = await bench.ask(backlog(3, run_of([1]), [True]))
+        back = await bench.ask(opening())
+
+    assert isinstance(failed, Full)
+    assert isinstance(back, Opened)
+
+
 async def test_a_closed_session_frees_its_slot_and_drops_what_waits() -> None:
     bench = Bench(slots=1)
 
@@ -467,6 +485,34 @@ async def test_a_stop_answers_the_forward_under_way() -> None:
 
     assert task.cancelled()
     assert len(answers) == 1
+
+
+def test_the_next_forward_is_ready_when_the_last_one_ends() -> None:
+    async def ask_in_turns() -> tuple[list[float], list[float]]:
+        limits = replace(LIMITS, batch_spans=2)
+        async with Bench(limits=limits, forward_s=0.1).running() as bench:
+            for node in "ab":
+                opened(await bench.ask(opening(node=node, prefix_tokens=0)))
+            ready: list[float] = []
+            prepare, begun = bench.toy.prepare, bench.clock()
+
+            def noted(spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+                ready.append(bench.clock() - begun)
+                return prepare(spans)
+
+            bench.toy.prepare = noted  # type: ignore[method-assign]
+
+            async def ask(node: str, at: float) -> float:
+                await asyncio.sleep(at)
+                judged(await bench.ask(backlog(0, run_of([1]), [True], node=node)))
+                return bench.clock() - begun
+
+            return ready, list(await asyncio.gather(ask("a", 0), ask("b", 0.05)))
+
+    ready, answered = run_in_virtual_time(ask_in_turns())
+
+    assert ready == pytest.approx([0, 0.09])
+    assert answered == pytest.approx([0.1, 0.2])
 
 
 async def test_the_next_forward_runs_while_answers_go_but_not_for_their_sessions(

@@ -242,6 +242,23 @@ def test_an_idle_engine_takes_what_it_forecasts_to_be_late() -> None:
     assert names(scheduler.next_batch(0)) == ["a"]
 
 
+def test_forwards_on_their_way_count_until_they_have_ended_or_needed_none() -> None:
+    scheduler = seasoned()
+    newest = job("newest", tokens=8)
+    alone = scheduler.predict(newest)
+    for name in "abc":
+        scheduler.submit(job(name, tokens=8))
+        scheduler.next_batch(0)
+    behind = [scheduler.predict(newest)]
+    scheduler.withdraw()
+    behind.append(scheduler.predict(newest))
+    scheduler.observe(8, 0.1 + 0.01 * 8)
+    behind.append(scheduler.predict(newest))
+
+    waits = [seconds - alone for seconds in behind]
+    assert waits == pytest.approx([3 * 0.18, 2 * 0.18, 0.18], rel=0.05)
+
+
 def test_a_flood_of_one_node_hardly_moves_the_forecast_of_another() -> None:
     scheduler = seasoned(jobs=2000, node_jobs=1000)
     quiet = job("quiet", node="quiet")

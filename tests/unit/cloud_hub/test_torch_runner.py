@@ -101,6 +101,22 @@ def test_what_is_no_number_in_a_slot_ends_with_its_picture(model: CloudModel) ->
     np.testing.assert_array_equal(again, fresh.run([span(0, TOKENS[:4], begins=True)])[0])
 
 
+def test_a_forward_prepared_before_the_last_one_ran_gives_the_same(model: CloudModel) -> None:
+    spans = [
+        [span(0, TOKENS[:4], begins=True)],
+        [span(4, TOKENS[4:7]), span(0, TOKENS[:2], slot=1, begins=True)],
+        [span(2, TOKENS[2:9], slot=1)],
+    ]
+    one_by_one, ahead = TorchRunner(model, 2), TorchRunner(model, 2)
+
+    expected = [one_by_one.run(each) for each in spans]
+    found = [forward() for forward in [ahead.prepare(each) for each in spans]]
+
+    for these, those in zip(found, expected, strict=True):
+        for own, other in zip(these, those, strict=True):
+            np.testing.assert_array_equal(own, other)
+
+
 def test_a_feature_moves_the_logits_and_zeros_do_not(model: CloudModel) -> None:
     runner = TorchRunner(model, 1)
     plain = Span(0, 0, run_of(TOKENS), 3.0, True, (3,))

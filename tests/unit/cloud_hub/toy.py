@@ -1,7 +1,7 @@
 """A toy cloud model with an honest cache, and devices that draft against it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,8 +55,12 @@ class ToyRunner:
         self.tokens = np.full((self.slots, self.positions), -7, np.int64)
         self.features = np.zeros((self.slots, self.positions, FEATURE_BYTES), np.int8)
 
+    def prepare(self, spans: Sequence[Span]) -> Callable[[], list[Logits]]:
+        """See `Runner.prepare`."""
+        return lambda: self.run(spans)
+
     def run(self, spans: Sequence[Span]) -> list[Logits]:
-        """See `Runner.run`."""
+        """One forward."""
         if self.fails:
             self.fails -= 1
             raise RuntimeError("out of memory")

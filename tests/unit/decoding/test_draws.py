@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fleet.decoding.draws import Ask, draw_all
 from fleet.decoding.noise import GREATEST, LEAST, gumbel, gumbel_at
 from fleet.decoding.sampling import draw, law, sharpen
+from fleet.decoding.top_laws import top_laws
 from fleet.errors import InvalidInputError
 from fleet.protocol.messages import Sampling
 
@@ -21,11 +22,11 @@ class Sharp(NamedTuple):
     top_k: int = 0
 
 
-def ask(seed: int, count: int, sampling: Sampling, spread: float) -> Ask:
+def ask(seed: int, count: int, sampling: Sampling, spread: float, likeliest: int) -> Ask:
     rng = np.random.default_rng(seed % 1000)
     positions = rng.choice(1 << 20, count, replace=False)
     logits = (spread * rng.standard_normal((count, VOCAB))).astype(np.float32)
-    return Ask(sampling, seed, positions, logits)
+    return Ask(sampling, seed, positions, logits, likeliest)
 
 
 ASKS = st.builds(
@@ -39,6 +40,7 @@ ASKS = st.builds(
         guidance=st.just(1.0),
     ),
     st.sampled_from([0.0, 1.0, 30.0]),
+    st.sampled_from([0, 4]),
 )
 
 
@@ -51,6 +53,11 @@ def test_each_ask_gets_what_it_would_draw_alone(asks: list[Ask]) -> None:
         np.testing.assert_array_equal(found.tokens, expected)
         chosen = np.arange(len(expected)), expected
         np.testing.assert_array_equal(found.probabilities, law(sharp)[chosen])
+        assert len(found.laws) == (len(expected) if one.likeliest else 0)
+        if one.likeliest:
+            told = top_laws(one.positions, expected, one.logits, one.likeliest)
+            for name in ("positions", "tokens", "codes", "log_probs"):
+                np.testing.assert_array_equal(getattr(found.laws, name), getattr(told, name))
 
 
 def test_a_code_at_the_edge_of_reach_may_win() -> None:

@@ -146,7 +146,8 @@ def test_adding_zero_changes_no_bit() -> None:
     begin(zero, [0, 1, 2])
 
     expected = ENGINE.run(plain, [span(0, 0, 9)])
-    found = ENGINE.run(zero, [span(0, 0, 9)], torch.zeros(9, CONFIG.dim))
+    zeros = torch.zeros(9, CONFIG.dim)
+    found = ENGINE.run(zero, [span(0, 0, 9)], ENGINE.embed([span(0, 0, 9)], zeros))
 
     assert torch.equal(found, expected)
 
@@ -157,7 +158,8 @@ def test_what_is_added_reaches_its_own_token() -> None:
     cache = ENGINE.new_cache(PICTURES)
     begin(cache, [0, 1, 2])
 
-    found = ENGINE.run(cache, [span(0, 0, 9), span(1, 0, 9)], added[:, :9].flatten(0, 1))
+    spans = [span(0, 0, 9), span(1, 0, 9)]
+    found = ENGINE.run(cache, spans, ENGINE.embed(spans, added[:, :9].flatten(0, 1)))
 
     with torch.inference_mode():
         tokens = torch.from_numpy(PICTURE_TOKENS[:2])

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -39,6 +40,24 @@ def test_work_in_a_thread_takes_its_time_and_sees_what_happens_meanwhile() -> No
 
     assert seen == pytest.approx([0.0, 0.0, 0.3, 0.4])
     assert ended == pytest.approx(0.4)
+
+
+def test_what_one_thread_gets_is_done_one_after_the_other() -> None:
+    async def several() -> list[float]:
+        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+        assert isinstance(loop, VirtualTimeLoop)
+        ended: list[float] = []
+
+        def work(seconds: float) -> None:
+            loop.work(seconds)
+            ended.append(loop.time())
+
+        loop.call_later(0.05, ended.append, 0.0)  # else nothing happens meanwhile
+        await asyncio.gather(*(loop.run_in_executor(pool, work, each) for each in (0.3, 0.2, 0.1)))
+        await loop.run_in_executor(pool, work, 0.1)
+        return ended
+
+    assert run_in_virtual_time(several()) == pytest.approx([0.0, 0.3, 0.5, 0.6, 0.7])
 
 
 def test_what_fails_in_a_thread_fails_where_it_is_awaited() -> None:
