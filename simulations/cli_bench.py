@@ -277,20 +277,32 @@ def clocks(devices: int, seconds: float, programs: bool) -> None:
 
 @bench.command("all")
 @click.option("--only", help="Some of them, joined by commas.")
+@click.option("--quick", is_flag=True, help="Small settings: half an hour in all, not a day.")
+@click.option(
+    "--repeats",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 99),
+    help="Of each; the figures then have their spread.",
+)
 @click.option(
     "--log",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Also add the figures to this log, such as simulations/LOG.md.",
 )
 @command_errors
-def all_benches(only: str | None, log: Path | None) -> None:
+def all_benches(only: str | None, repeats: int, log: Path | None, *, quick: bool) -> None:
     """Every bench, one after the other, with the facts of the machine."""
-    from simulations.bench_all import BENCHES, add_to, entry, measure
+    from simulations.bench_all import BENCHES, Measured, add_to, entry, measure
 
     names = only.split(",") if only else list(BENCHES)
-    found = measure(names, lambda each: click.echo(f"{each.command}\n{each.output}\n"))
+
+    def tell(each: Measured) -> None:
+        click.echo(f"{each.command} ({each.seconds:.0f} s)\n{each.output}\n")
+
+    found = measure(names, tell, repeats=repeats, quick=quick)
     if log is not None:
-        add_to(log, entry(found))
+        add_to(log, entry(found, repeats))
         click.echo(f"added to {log}")
 
 

@@ -2,14 +2,15 @@
 
 `python -m simulations.real.crowd ORDER` reads an order (JSON), starts its agents, says "ready",
 waits until the order's `go` file names the beginning, and lets them live. All of them decode with
-one onnxruntime session, each behind a simulated network of its own.
+one onnxruntime session, each behind a simulated network of its own; those whose links a fault falls
+on reach the broker through a relay.
 """
 
 import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from fleet.logs import configure_logs
 from fleet.process import run_until_signal
 from fleet.transport.broker import BrokerSettings
 from simulations.history.events import History
+from simulations.real.links import disturbed, on_links
+from simulations.real.relay import Relay
 from simulations.scenarios.faults import (
     CutLinks,
     DoubleClients,
@@ -35,7 +38,7 @@ from simulations.scenarios.faults import (
 )
 from simulations.scenarios.population import population, struck
 from simulations.scenarios.scenario import Scenario
-from simulations.world.faults import bring, disturbed, full_spools
+from simulations.world.faults import bring, full_spools
 from simulations.world.fleet import live
 from simulations.world.network import MqttNetwork
 from simulations.world.node import Node
@@ -80,56 +83,63 @@ async def crowd(order: CrowdOrder, stream: TextIO) -> None:
     is_again = bool(begins_at)
     scenario = Scenario.model_validate_json(order.scenario)
     history = History(stream, lambda: time.monotonic() - begins_at[0] if begins_at else 0.0)
-    network = MqttNetwork(_broker(order))
-    nodes = _nodes(order, scenario, history, network)
-    for node in nodes.values():
-        await node.start()
-    sys.stdout.write("ready\n")
-    if not is_again:
-        while not go.exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
-            await asyncio.sleep(_POLL_S)
-        begins_at.append(_read(go))
-        await asyncio.sleep(begins_at[0] - time.monotonic())
-    for node in nodes.values() if is_again else ():
-        node.heard_from_s = history.now()
-        node.clear_spool()  # who filled it was killed too
-    faults = _Faults(scenario, order.seed, nodes, network, history)
-    await live(list(nodes.values()), faults.to_come(), history)
-    for node in nodes.values():
-        await node.stop()
+    async with AsyncExitStack() as stack:
+        relays = {
+            place: await stack.enter_async_context(Relay(order.port))
+            for place in sorted(on_links(scenario, order.seed) & set(order.places))
+        }
+        nodes = _nodes(order, scenario, history, relays)
+        for node in nodes.values():
+            await node.start()
+        sys.stdout.write("ready\n")
+        if not is_again:
+            while not go.exists():  # noqa: ASYNC110, ASYNC240  # another process makes it
+                await asyncio.sleep(_POLL_S)
+            begins_at.append(_read(go))
+            await asyncio.sleep(begins_at[0] - time.monotonic())
+        for node in nodes.values() if is_again else ():
+            node.heard_from_s = history.now()
+            node.clear_spool()  # who filled it was killed too
+        network = MqttNetwork(_broker(order.port))
+        faults = _Faults(scenario, order.seed, nodes, relays, network, history)
+        await live(list(nodes.values()), faults.to_come(), history)
+        for node in nodes.values():
+            await node.stop()
 
 
 def _read(go: Path) -> float:
     return float(go.read_text(encoding="utf-8"))
 
 
-def _broker(order: CrowdOrder) -> BrokerSettings:
-    return BrokerSettings(host="127.0.0.1", port=order.port)
+def _broker(port: int) -> BrokerSettings:
+    return BrokerSettings(host="127.0.0.1", port=port)
 
 
 def _nodes(
-    order: CrowdOrder, scenario: Scenario, history: History, network: MqttNetwork
+    order: CrowdOrder, scenario: Scenario, history: History, relays: Mapping[int, Relay]
 ) -> dict[int, Node]:
-    """The nodes of this part, by their place in the fleet."""
+    """The nodes of this part, by their place in the fleet; some behind a relay."""
     settings = {
         "generation": scenario.generation,
         "node": {"send_captions": True},
         "training": {"take_part": False},
         "device": {"threads": 1},
-        "broker": _broker(order).model_dump(include={"host", "port"}),
+        "broker": _broker(order.port).model_dump(include={"host", "port"}),
         "bundle": order.bundle,
         "public_key": order.public_key,
     }
     folder = Path(order.folder)
     device = load_device(AgentSettings.model_validate({"state_dir": folder, **settings}))
     fleet = population(scenario, order.seed)
-    nodes = {
-        place: Node(fleet[place], device, settings, folder, network, history, order.seed)
-        for place in order.places
-    }
-    for node in nodes.values():
-        node.first_wish = order.first_wishes.get(node.resident.node, 0)
-    return nodes
+
+    def node(place: int) -> Node:
+        port = relays[place].port if place in relays else order.port
+        network, resident = MqttNetwork(_broker(port)), fleet[place]
+        made = Node(resident, device, settings, folder, network, history, order.seed)
+        made.first_wish = order.first_wishes.get(resident.node, 0)
+        return made
+
+    return {place: node(place) for place in order.places}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,8 @@ class _Faults:
 
     scenario: Scenario
     seed: int
-    nodes: dict[int, Node]
+    nodes: Mapping[int, Node]
+    relays: Mapping[int, Relay]
     network: MqttNetwork
     history: History
 
@@ -147,16 +158,20 @@ class _Faults:
         for index, fault in enumerate(self.scenario.faults):
             places = sorted(struck(self.scenario, self.seed, index) & set(self.nodes))
             here = [self.nodes[place] for place in places]
-            in_force = self._in_force(fault, here)
+            in_force = self._in_force(fault, places)
             if in_force is not None and fault.at_s >= self.history.now():
                 yield bring(fault, here, in_force, self.history)
 
-    def _in_force(self, fault: Fault, here: list[Node]) -> AbstractAsyncContextManager[None] | None:
+    def _in_force(
+        self, fault: Fault, places: Sequence[int]
+    ) -> AbstractAsyncContextManager[None] | None:
+        here = [self.nodes[place] for place in places]
         match fault:
             case JumpClock(by_s=by_s):
                 return _jumped(by_s)
             case CutLinks() | SwallowLinks() | SlowLinks() | LimitLinks() if here:
-                return disturbed(fault, here)
+                links = zip(here, places, strict=True)
+                return disturbed(fault, [(node.resident, self.relays[at]) for node, at in links])
             case FillSpools() if here:
                 return full_spools(here)
             case DoubleClients() if here:

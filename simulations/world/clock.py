@@ -25,43 +25,28 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _FEW = 128  # cancelled timers that are never worth a clean-up
+_WHEN, _CALLBACK, _ARGUMENTS, _LOOP = 0, 2, 3, 5
 
 
 class DeadlockError(AssertionError):
     """Every task waits for something that nobody will do."""
 
 
-class _Call(asyncio.TimerHandle):
-    """A callback that is due; it can be cancelled, and knows nothing of debugging."""
+class _Call(list[Any]):
+    """A callback that is due: when (0: at once), its number, callback, arguments, context, loop.
+
+    It takes the place of `asyncio.TimerHandle`: a list is made, and compared in the heap, without
+    a line of Python, which counts a few thousand times a picture.
+    """
 
     __slots__ = ()
-    _loop: "VirtualTimeLoop"
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: "VirtualTimeLoop",
-        context: Context | None,
-        when: float = -1.0,  # -1: at once, not by a timer
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
-        self._when = when
-        self._cancelled = False
-
-    def __repr__(self) -> str:
-        return f"<call of {self._callback} at {self._when}>"
 
     def cancel(self) -> None:
         """See `asyncio.Handle.cancel`."""
-        if not self._cancelled:
-            self._cancelled = True
-            self._callback, self._args = _nothing, ()
-            if self._when >= 0:
-                self._loop.timer_cancelled()
+        if self[_CALLBACK] is not None:
+            self[_CALLBACK], self[_ARGUMENTS] = None, ()
+            if self[_WHEN]:
+                self[_LOOP].timer_cancelled()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -73,7 +58,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = 0.0
         self._soon: deque[_Call] = deque()
-        self._timers: list[tuple[float, int, _Call]] = []
+        self._timers: list[_Call] = []
         self._set = 0  # timers so far
         self._cancelled = 0  # timers in the heap that were cancelled, or nearly so many
         self._tolerated = _FEW
@@ -90,9 +75,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: Context | None = None,
-    ) -> asyncio.Handle:
+    ) -> Any:
         """See `asyncio.loop.call_soon`."""
-        call = _Call(callback, args, self, context)
+        own = copy_context() if context is None else context
+        call = _Call((0.0, 0, callback, args, own, self))
         self._soon.append(call)
         return call
 
@@ -104,7 +90,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Any:
         """See `asyncio.loop.call_later`."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
@@ -114,15 +100,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Any:
         """See `asyncio.loop.call_at`."""
         if when <= self._now:
-            call = _Call(callback, args, self, context)
-            self._soon.append(call)
-        else:
-            call = _Call(callback, args, self, context, when)
-            self._set += 1
-            heappush(self._timers, (when, self._set, call))
+            return self.call_soon(callback, *args, context=context)
+        self._set += 1
+        own = copy_context() if context is None else context
+        call = _Call((when, self._set, callback, args, own, self))
+        heappush(self._timers, call)
         return call
 
     @property
@@ -134,7 +119,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Most timers are cancelled: the heap is cleared of them now and then."""
         self._cancelled += 1
         if self._cancelled > self._tolerated:
-            self._timers = [timer for timer in self._timers if not timer[2]._cancelled]
+            self._timers = [timer for timer in self._timers if timer[_CALLBACK] is not None]
             heapify(self._timers)
             self._cancelled = 0
             self._tolerated = max(_FEW, len(self._timers))
@@ -181,12 +166,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if thread.parent is None:
             raise RuntimeError("something on the event loop sleeps: it would hold up everything")
         until = self._now + seconds
-        if not self._soon and (not self._timers or self._timers[0][0] > until):
+        if not self._soon and (not self._timers or self._timers[0][_WHEN] > until):
             self._now = until  # nothing can happen meanwhile
             return
         self._set += 1
-        call = _Call(thread.switch, (), self, self._plain, until)
-        heappush(self._timers, (until, self._set, call))
+        heappush(self._timers, _Call((until, self._set, thread.switch, (), self._plain, self)))
         thread.parent.switch()
 
     def _run_once(self) -> None:
@@ -195,16 +179,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not soon:
             self._jump()
         while soon and not self._stopping:
-            call = soon.popleft()
-            if call._cancelled:
+            _, _, callback, arguments, context, _ = call = soon.popleft()
+            if callback is None:
                 continue
             try:
-                call._context.run(call._callback, *call._args)
+                context.run(callback, *arguments)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001  # as asyncio does
                 self.call_exception_handler(
-                    {"message": f"exception in {call}", "exception": error, "handle": call}
+                    {"message": f"exception in {callback}", "exception": error, "handle": call}
                 )
 
     def _jump(self) -> None:
@@ -214,17 +198,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             DeadlockError: There is none.
         """
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][_CALLBACK] is None:
             heappop(timers)
         if not timers:
             raise DeadlockError("all tasks wait, and no timer is set")
-        self._now = now = timers[0][0]
-        while timers and timers[0][0] == now:
-            self._soon.append(heappop(timers)[2])
-
-
-def _nothing() -> None:
-    """What a cancelled call would do."""
+        self._now = now = timers[0][_WHEN]
+        while timers and timers[0][_WHEN] == now:
+            self._soon.append(heappop(timers))
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:

@@ -6,6 +6,7 @@ machine under them is ours, so a seed repeats all of it (docs/simulation.md).
 """
 
 import asyncio
+import gc
 import shutil
 import tempfile
 import time
@@ -178,7 +179,9 @@ class _World:
         lives: list[Worker | Node] = [*self._workers, *self._nodes]
         for one in lives:
             await one.start()
+        gc.freeze()  # a thousand agents stay: looking for garbage among them takes a twentieth
         await live(self._nodes, [*self._faults(), *self._rounds()], self._history)
+        gc.unfreeze()
         for one in reversed(lives):
             await one.stop()
         self._database.close()

@@ -5,12 +5,21 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import InvalidInputError, OutputError
-from simulations.bench_all import BENCHES, Measured, add_to, entry, measure
+from simulations.bench_all import BENCHES, QUICK, Measured, add_to, entry, joined, measure
 from simulations.cli_bench import bench
+from simulations.tables import Table
 
 
 def test_every_name_is_a_bench() -> None:
-    assert set(BENCHES) <= set(bench.commands)
+    assert set(BENCHES) == set(bench.commands) - {"all", "real-size"}  # which needs a recording
+    assert set(QUICK) == set(BENCHES)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_its_quick_settings_can_be_read(name: str) -> None:
+    command = bench.commands[name]
+
+    assert command.make_context(name, list(QUICK[name])).params
 
 
 def test_an_unknown_bench_is_told_before_any_runs() -> None:
@@ -20,6 +29,19 @@ def test_an_unknown_bench_is_told_before_any_runs() -> None:
         measure(["step", "nonsense"], done.append)
 
     assert done == []
+
+
+def test_figures_of_several_runs_have_their_spread() -> None:
+    one: list[Table] = [[{"subject": "ours", "ms": 1.0, "count": 3}], [{"ratio": 2.0}]]
+    other: list[Table] = [[{"subject": "ours", "ms": 3.0, "count": 3}], [{"ratio": 2.0}]]
+
+    first, second = joined([one, other]).split("\n\n")
+
+    assert [line.split() for line in first.splitlines()] == [
+        ["subject", "ms", "count"],
+        ["ours", "2", "(1-3)", "3"],
+    ]
+    assert second.split() == ["ratio", "2"]
 
 
 def test_an_entry_goes_before_the_newest_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fleet.errors import InvalidInputError
 from simulations.history.tally import Tally
 from simulations.real.ear import Ear
+from simulations.real.links import on_links
 from simulations.real.parts import parts_of
 from simulations.real.run import RealOrder, run_real
 from simulations.scenarios.faults import VIRTUAL_ONLY
@@ -57,6 +58,17 @@ def test_devices_that_a_signal_falls_on_have_a_process_of_their_own() -> None:
         here = {place for part in parts if index in part.faults for place in part.places}
         assert here == (set() if index == 1 else struck(scenario, 3, index))
     assert [not part.faults for part in parts[:3]] == [True, True, False]
+
+
+def test_devices_whose_links_a_fault_falls_on_take_a_relay() -> None:
+    faults = [
+        {"kind": "fill-spools", "at_s": 1.0, "share": 0.25},
+        {"kind": "swallow-links", "at_s": 1.0, "share": 0.25},
+        {"kind": "limit-links", "at_s": 2.0, "share": 0.25, "bytes": 100},
+    ]
+    scenario = tiny(devices=40, faults=faults)
+
+    assert on_links(scenario, 3) == struck(scenario, 3, 1) | struck(scenario, 3, 2)
 
 
 def test_a_killed_process_leaves_nothing_open(tmp_path: Path) -> None:
