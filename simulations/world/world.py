@@ -179,7 +179,7 @@ class _World:
         lives: list[Worker | Node] = [*self._workers, *self._nodes]
         for one in lives:
             await one.start()
-        gc.freeze()  # a thousand agents stay: looking for garbage among them takes a twentieth
+        gc.freeze()  # a thousand agents stay: no garbage is looked for among them
         await live(self._nodes, [*self._faults(), *self._rounds()], self._history)
         gc.unfreeze()
         for one in reversed(lives):
