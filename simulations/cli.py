@@ -11,6 +11,8 @@ from simulations.cli_bench import bench
 from simulations.cli_drift import drift
 from simulations.cli_world import capacity, profile, run, scenarios, search
 
+_PAGES_OF_THEIR_OWN = ("latency", "why", "own", "sampling")
+
 
 @click.group()
 def main() -> None:
@@ -92,11 +94,14 @@ def demo(out: Path, models: Path | None) -> None:
 @click.option("--threads", default=1, show_default=True, help="Of each process.")
 @click.option(
     "--stage",
-    type=click.Choice(["real", "search-device", "search-cloud", "study", "why", "own", "all"]),
+    type=click.Choice(
+        ["real", "search-device", "search-cloud", "study", "all", "clock", *_PAGES_OF_THEIR_OWN]
+    ),
     default="all",
     show_default=True,
-    help="What depends on the data only; a choice of sampling rules; the comparison. Of their "
-    "own, with --page: why ours loses what it loses; each method at its own best sampling.",
+    help="What depends on the data only; a choice of sampling rules; the comparison. Beside all: "
+    "the step costs of an idle machine, for pages; and with --page what a picture takes, why ours "
+    "loses what it loses, each method at its own best sampling, intervals under other sampling.",
 )
 @command_errors
 def evaluate(  # noqa: PLR0913  # one parameter an option
@@ -129,7 +134,7 @@ def evaluate(  # noqa: PLR0913  # one parameter an option
 
     given = {"fid": fid, "clip": clip, "hpsv2": hpsv2}
     weights = {name: path for name, path in given.items() if path is not None}
-    if stage in {"why", "own"} and page is None:
+    if stage in _PAGES_OF_THEIR_OWN and page is None:
         raise InvalidInputError(f"the stage {stage} is a page: give --page too")
     if weights and page is None:
         raise InvalidInputError(f"--{next(iter(weights))} is told on the page: give --page too")

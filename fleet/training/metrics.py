@@ -98,8 +98,11 @@ def summarise(compared: Comparison, call_share: float) -> dict[str, Figures]:
 
 
 def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return the rank correlation, ties sharing their mean rank."""
-    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+    """Return the rank correlation, ties sharing their mean rank; NaN where one never varies."""
+    ranks = _ranks(first), _ranks(second)
+    if any(np.ptp(each) == 0 for each in ranks):
+        return float("nan")
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def _row(score: NDArray[np.float64], compared: Comparison, call_share: float) -> Figures:

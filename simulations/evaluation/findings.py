@@ -12,19 +12,18 @@ from simulations.evaluation import intervals, plots
 from simulations.evaluation.agreement import Judge, Retrieval
 from simulations.evaluation.agreement import train as train_judge
 from simulations.evaluation.catalogue import OURS
-from simulations.evaluation.clock.link import FIVE_G, PROFILES, Link, sweep
+from simulations.evaluation.clock.link import FIVE_G
 from simulations.evaluation.clock.replay import Usage
 from simulations.evaluation.clock.steps import StepCosts
 from simulations.evaluation.family import load_family
 from simulations.evaluation.intervals import IntervalFigures
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.standard import Judges
-from simulations.evaluation.study import CEILING, Result, Study
-from simulations.evaluation.usage import SWEEP_MS, Deployment, crossings, deployments, usage
+from simulations.evaluation.study import Result, Study
+from simulations.evaluation.usage import Deployment, usage
 
 JUDGE_PICTURES = 4000  # of the training split, for the caption scorer
 INTERVAL_PICTURES = 96
-_SWEPT = ("cloud-only", "ours", "CIAR", "CoDe", "speculative", "EAGLE-2", "LANTERN 0.4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +38,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds a picture of one deployment: by set of costs, then by link."""
-
-    name: str
-    used: Usage  # on 5G with this machine's costs
-    seconds: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """Where two deployments change places as the round trip grows."""
-
-    costs: str
-    first: str
-    second: str
-    at_ms: tuple[float, ...]
-    faster_at_0: str
-    faster_at_100: str
-
-
-@dataclass(frozen=True, slots=True)
 class Findings:
     """Everything that the page shows."""
 
     lines: list[Line]
     real: Retrieval
     intervals: list[IntervalFigures]
-    timings: list[Timing]
-    crossings: list[Crossing]
-    costs: StepCosts
 
 
 def judge(studio: Studio, study: Study, work: Path, out: Path) -> Judge:
@@ -134,47 +109,18 @@ def look_at_intervals(
     seen = {name: intervals.look(family, captions, each) for name, each in histories.items()}
     diagrams = {name: intervals.reliability(each) for name, each in seen.items()}
     plots.reliability(folder / "reliability.png", diagrams)
-    groups = study.assignment.groups[:count]
-    return [intervals.figures(name, each, family.tokens, groups) for name, each in seen.items()]
-
-
-def timings(drawn: Sequence[Result], costs: Sequence[StepCosts]) -> list[Timing]:
-    """Every deployment on every link."""
-    pairs = [(each.method, each.sample) for each in drawn if each.method.name != CEILING]
+    unseen, groups = study.assignment.held_out[:count], study.assignment.groups[:count]
+    splits = {
+        "": np.ones_like(unseen),
+        ", emoji of the training": ~unseen,
+        ", unseen emoji": unseen,
+    }
     return [
-        Timing(
-            where.name,
-            usage(where, costs[0], FIVE_G),
-            {
-                cost.name: {link.name: usage(where, cost, link).seconds for link in _links()}
-                for cost in costs
-            },
-        )
-        for where in deployments(pairs)
+        intervals.figures(name + split, each, family.tokens, groups, chosen)
+        for name, each in seen.items()
+        for split, chosen in splits.items()
+        if chosen.any()
     ]
-
-
-def named_crossings(timed: Sequence[Timing], pairs: Sequence[tuple[str, str]]) -> list[Crossing]:
-    """Where the first of each pair overtakes the second, or the other way round."""
-    by_name = {each.name: each for each in timed}
-    found = []
-    for first, second in pairs:
-        if first not in by_name or second not in by_name:
-            continue
-        for costs in by_name[first].seconds:
-            a, b = (curve(by_name[name], costs) for name in (first, second))
-            ends = [first if a[i] < b[i] else second for i in (0, -1)]
-            found.append(Crossing(costs, first, second, tuple(crossings(SWEEP_MS, a, b)), *ends))
-    return found
-
-
-def curve(timed: Timing, costs: str) -> list[float]:
-    """Seconds over the sweep of round-trip times."""
-    return [timed.seconds[costs][link.name] for link in sweep(SWEEP_MS)]
-
-
-def _links() -> tuple[Link, ...]:
-    return (*PROFILES, *sweep(SWEEP_MS))
 
 
 def draw_figures(folder: Path, whole: Findings, study: Study) -> None:
@@ -198,9 +144,5 @@ def draw_figures(folder: Path, whole: Findings, study: Study) -> None:
     ]
     axes = ("cloud calls a token", "cloud forwards a token", "kB a picture", "seconds, 5G")
     plots.pareto(folder / "pareto.png", axes, points)
-    swept = [each for each in whole.timings if each.name.split(", ")[0] in _SWEPT]
-    names = list(swept[0].seconds) if swept else []
-    panels = {name: {each.name: curve(each, name) for each in swept} for name in names}
-    plots.curves(folder / "latency.png", SWEEP_MS, panels, "seconds a picture")
     ours = next(line.result for line in whole.lines if line.result.method.name == OURS)
     plots.heat_maps(folder / "scores.png", ours.sample, study.assignment.captions)

@@ -48,19 +48,26 @@ def look(family: Family, captions: list[str], tokens: NDArray[np.integer]) -> Co
 
 
 def figures(
-    histories: str, seen: Comparison, tokens: int, groups: NDArray[np.int64]
+    histories: str,
+    seen: Comparison,
+    tokens: int,
+    groups: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
 ) -> IntervalFigures:
-    """The figures of a comparison, whose pictures have `tokens` positions each and a group."""
-    owner = np.repeat(groups, tokens)
+    """The figures of the `chosen` pictures of a comparison, each of `tokens` positions and a group.
+
+    Groups without a chosen picture do not count; a spread over one group is not a number.
+    """
+    owner, rows = np.repeat(groups, tokens), np.repeat(chosen, tokens)
 
     def estimate(of: Measure) -> Estimate:
-        everything = np.ones(len(owner), bool)
-        parts = [of(seen, owner == name) for name in np.unique(groups)]
-        return Estimate(of(seen, everything), float(np.std(parts, ddof=1)))
+        parts = [of(seen, rows & (owner == name)) for name in np.unique(groups[chosen])]
+        spread = float(np.std(parts, ddof=1)) if len(parts) > 1 else float("nan")
+        return Estimate(of(seen, rows), spread)
 
     return IntervalFigures(
         histories,
-        len(groups),
+        int(chosen.sum()),
         estimate(lambda c, rows: float(c.coverage[rows].mean())),
         estimate(lambda c, rows: float(c.distance[rows].mean())),
         estimate(lambda c, rows: float((c.distance <= _bound(c) + 1e-6)[rows].mean())),

@@ -28,3 +28,8 @@ class Order:
     def search_path(self) -> Path:
         """Where the searches leave their tables."""
         return self.out / "search.json"
+
+    @property
+    def costs_path(self) -> Path:
+        """Where the step costs of this machine lie, if they were measured beforehand."""
+        return self.out / "steps.json"

@@ -14,7 +14,7 @@ _HEAD = (
     """# Each method at its own best sampling
 
 Written by `python -m simulations evaluate --stage own`; definitions are in
-[evaluation.md](evaluation.md#on-the-page-only); all methods at one sampling rule are in
+[evaluation.md](evaluation.md#on-the-pages-only); all methods at one sampling rule are in
 [results.md](results.md).
 
 """

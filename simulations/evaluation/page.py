@@ -10,11 +10,11 @@ from pathlib import Path
 
 import duckdb
 
-from simulations.evaluation.clock.steps import LENGTHS, StepCosts
 from simulations.evaluation.family import models_version
-from simulations.evaluation.findings import Crossing, Findings, Line, Timing
+from simulations.evaluation.findings import Findings, Line
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.standard import NAMES
+from simulations.evaluation.table import table
 from simulations.evaluation.version import commit
 
 # The first lines of a page's table, of what `origin` says.
@@ -28,7 +28,11 @@ _HEAD = (
     """# Results
 
 Written by `python -m simulations evaluate`; definitions are in [evaluation.md](evaluation.md).
-Why ours loses more than a tenth of the gap is in [results-why.md](results-why.md).
+What a picture takes, and who is faster at which round trip, is in
+[results-latency.md](results-latency.md), why ours loses more than a tenth of the gap in
+[results-why.md](results-why.md), each method at its own best sampling in
+[results-own.md](results-own.md), what scores hold under guidance and top-k in
+[results-sampling.md](results-sampling.md).
 What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.md).
 
 """
@@ -41,14 +45,6 @@ What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.m
 
 """
 )
-_COSTS = """
-Step costs of this machine, measured: processor time of one thread, one picture (two rows if
-the release guides).
-
-{table}
-The accelerator is a model: 40 ms a cloud forward of any length here, 3.64 ms a device step, as the
-paper's figures imply.
-"""
 
 
 def write_page(path: Path, whole: Findings, facts: dict[str, object]) -> None:
@@ -65,14 +61,7 @@ def write_page(path: Path, whole: Findings, facts: dict[str, object]) -> None:
         "## Each at its own best sampling\n\n",
         _quality(own),
         _standard(whole.lines),
-        "\n## What a picture takes\n\n",
-        "Counts on 5G (20 ms), means of the first pictures; seconds with the step costs below.\n\n",
-        _timings(whole.timings),
-        "\n## Round-trip time\n\n",
-        f"![Seconds a picture against the round-trip time]({folder}/latency.png)\n\n",
-        _crossings(whole.crossings),
-        _COSTS.format(table=_costs(whole.costs)),
-        "\n## Intervals\n\n",
+        "\n## Intervals\n\nThe paper reports a greedy match of 0.70 for its own pair.\n\n",
         _intervals(whole),
         f"\n![B against the total variation it bounds]({folder}/reliability.png)\n\n",
         f"![Pictures, decisions and scores]({folder}/scores.png)\n",
@@ -139,12 +128,6 @@ def _flat(line: Line) -> dict[str, object]:
     }
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under their heads, as Markdown; all but the first column to the right."""
-    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
-
-
 def _quality(lines: Sequence[Line]) -> str:
     if not lines:
         return "Not drawn; `--stage own` draws it as a page of its own.\n"
@@ -197,43 +180,6 @@ def _standard(lines: Sequence[Line]) -> str:
     ]
     heads = ["method", "setting", "n", *(NAMES[name] for name in names)]
     return "\n## By the networks that papers report by\n\n" + table(heads, rows)
-
-
-def _timings(timed: Sequence[Timing]) -> str:
-    if not timed:
-        return ""
-    sets = list(timed[0].seconds)
-    heads = ["deployment", "forwards", "cloud tokens", "drafts", "round trips", "kB up", "kB down"]
-    heads += [f"{link}, {name.split(',')[0]}" for name in sets for link in ("WiFi", "5G", "4G")]
-    rows = [
-        [
-            each.name,
-            f"{each.used.forwards:.0f}",
-            f"{each.used.cloud_tokens:.0f}",
-            f"{each.used.device_steps:.0f}",
-            f"{each.used.round_trips:.0f}",
-            f"{each.used.bytes_up / 1e3:.1f}",
-            f"{each.used.bytes_down / 1e3:.1f}",
-            *(f"{each.seconds[n][link]:.2f}" for n in sets for link in ("WiFi", "5G", "4G")),
-        ]
-        for each in timed
-    ]
-    return table(heads, rows)
-
-
-def _crossings(found: Sequence[Crossing]) -> str:
-    rows = []
-    for each in found:
-        at = ", ".join(f"{value:.0f} ms" for value in each.at_ms) or "none up to 100 ms"
-        ends = (each.faster_at_0, each.faster_at_100)
-        rows.append([each.first, each.second, each.costs, at, *ends])
-    return table(["of", "against", "costs", "cross at", "faster at 0", "at 100 ms"], rows)
-
-
-def _costs(costs: StepCosts) -> str:
-    cells = [f"{value * 1e3:.2f}" for value in (costs.device, *costs.cloud, costs.tree)]
-    heads = ["", "device step", *(f"cloud, {n}" for n in LENGTHS), "tree of 63"]
-    return table(heads, [["ms", *cells]])
 
 
 def _intervals(whole: Findings) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from fleet.prediction import SCORE_NAMES
@@ -82,6 +83,9 @@ def curves(
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("round-trip time, ms")
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.2, which="both")
     axes[0][0].set_ylabel(label)
     axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

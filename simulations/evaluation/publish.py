@@ -2,22 +2,13 @@
 
 from simulations.evaluation import findings, page
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
-from simulations.evaluation.clock.steps import ACCELERATOR, measure
 from simulations.evaluation.jobs import Sample, Studio
+from simulations.evaluation.latency_page import step_costs
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import own_best
 from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
-
-_PAIRS = (
-    (OURS, CLOUD),
-    (OURS, "EAGLE-2, drafter in the cloud"),
-    (OURS, "speculative, drafter in the cloud"),
-    (OURS, "EAGLE-2, drafts over the link"),
-    (OURS, "ours, stop and wait"),
-    (OURS, "CoDe"),
-)
 
 
 def publish(
@@ -35,19 +26,15 @@ def publish(
     by_name = {result.method.name: result for result in results}
     ours, ends = by_name[OURS], (by_name[CLOUD].sample, by_name[DEVICE].sample)
     own = _own(order, plan, studio, study, results, ends) if order.own else []
-    costs = measure(order.models)
+    costs = step_costs(order)
     scorer = findings.judge(studio, study, order.work, order.out)
     captions = study.assignment.captions
-    timed = findings.timings(results, (costs, ACCELERATOR))
     lines = findings.lines(results, "equal calls", scorer, captions, costs)
     lines += findings.lines(own, "own best", scorer, captions, costs)
     whole = findings.Findings(
         lines=findings.by_standard(lines, judges, study),
         real=findings.on_real_pictures(studio, study, scorer),
         intervals=findings.look_at_intervals(order.work, study, ours, figures),
-        timings=timed,
-        crossings=findings.named_crossings(timed, _PAIRS),
-        costs=costs,
     )
     findings.draw_figures(figures, whole, study)
     page.write_parquet(order.out / "evaluation.parquet", whole)

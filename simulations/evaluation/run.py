@@ -17,12 +17,15 @@ from fleet.training.pictures import load_pictures
 from simulations.evaluation import report
 from simulations.evaluation.captions import chosen_captions, search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Shipped, check_names
+from simulations.evaluation.clock.steps import measure
 from simulations.evaluation.family import file_version, models_version
 from simulations.evaluation.jobs import Studio, open_studio
+from simulations.evaluation.latency_page import publish_latency
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own_page import publish_own
 from simulations.evaluation.publish import publish
+from simulations.evaluation.sampling_page import publish_sampling
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import best_rules, save_search, search
 from simulations.evaluation.standard import open_judges
@@ -30,18 +33,31 @@ from simulations.evaluation.study import Plan, Result, Row, Study
 from simulations.evaluation.version import commit
 from simulations.evaluation.why_page import publish_why
 
-Stage = Literal["real", "search-device", "search-cloud", "study", "why", "own", "all"]
+Page = Literal["latency", "why", "own", "sampling"]
+Stage = Literal["real", "search-device", "search-cloud", "study", "all", "clock", Page]
+
+_PAGES = {
+    "latency": publish_latency,
+    "why": publish_why,
+    "own": publish_own,
+    "sampling": publish_sampling,
+}
 
 
 def evaluate(order: Order, stage: Stage) -> None:
     """Runs one stage, or all of them.
 
     `real` computes what depends on the data set and the image tokenizer only, the searches
-    choose the sampling rules, `study` draws and compares. `why` and `own` are
-    pages of their own, which "all" leaves out.
+    choose the sampling rules, `study` draws and compares. What "all" leaves out: `clock` measures
+    the step costs beforehand, for it wants the machine to itself; `latency`, `why`,
+    `own` and `sampling` are pages of their own.
     """
     check_names(order.methods)
     commit()  # before anything is written
+    if stage == "clock":
+        order.out.mkdir(parents=True, exist_ok=True)
+        measure(order.models).save(order.costs_path)
+        return
     judges = open_judges(order.weights, order.out / "standard")
     pictures = load_pictures(order.work)
     chosen = chosen_captions(pictures, order.pictures, order.seeds)
@@ -53,10 +69,8 @@ def evaluate(order: Order, stage: Stage) -> None:
         for which in ("device", "cloud"):
             if stage in {f"search-{which}", "all"}:
                 _search(order, studio, study, which)
-        if stage == "why":
-            publish_why(order, _plan(order), studio, study)
-        if stage == "own":
-            publish_own(order, _plan(order), studio, study)
+        if stage in _PAGES:
+            _PAGES[stage](order, _plan(order), studio, study)
         if stage not in {"study", "all"}:
             return
         plan = _plan(order)

@@ -103,6 +103,7 @@ def _one(deployment: Deployment, row: int, costs: StepCosts, link: Link, pace: P
 def _hosted(told: Story, costs: StepCosts, link: Link, levels: int) -> Usage:
     """Rounds within the cloud, which streams the tokens as they settle."""
     used, there = rounds(told, costs, None, levels), stream(told.tokens, costs, link)
+    used.cloud_seconds = used.seconds
     used.seconds += there.seconds - told.tokens * costs.forward(1)
     used.round_trips, used.bytes_up, used.bytes_down = 1, there.bytes_up, there.bytes_down
     return used

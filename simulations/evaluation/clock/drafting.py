@@ -119,6 +119,7 @@ class _Run:
         """
         self.usage.forwards += 1
         self.usage.cloud_tokens += request.end - request.start
+        self.usage.cloud_seconds += request.forward_s
         self.pace.answered(request.back_at - request.sent_at, request.queue_s, request.forward_s)
         begin = max(request.start, self.settled)
         wrong = np.flatnonzero(self.story.changed[begin : request.end])

@@ -31,6 +31,7 @@ class Usage:
     round_trips: float = 0
     bytes_up: float = 0
     bytes_down: float = 0
+    cloud_seconds: float = 0.0  # of its processor, a drafter that stands beside it included
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +57,9 @@ def alone(story: Story, costs: StepCosts) -> Usage:
 def stream(tokens: int, costs: StepCosts, link: Link) -> Usage:
     """One request, and the cloud sends token after token."""
     asked, size = request_bytes(1, 0), stream_bytes(tokens)
-    seconds = link.up_s(asked) + tokens * costs.forward(1) + link.down_s(stream_bytes(1))
-    return Usage(seconds, tokens, tokens, 0, 1, asked, size)
+    busy = tokens * costs.forward(1)
+    seconds = link.up_s(asked) + busy + link.down_s(stream_bytes(1))
+    return Usage(seconds, tokens, tokens, 0, 1, asked, size, busy)
 
 
 def wait(story: Story, costs: StepCosts, link: Link) -> Usage:
@@ -91,6 +93,7 @@ def rounds(story: Story, costs: StepCosts, link: Link | None, levels: int) -> Us
         usage.cloud_tokens += sent + 1
         usage.forwards += 1
         usage.seconds += forward
+        usage.cloud_seconds += forward
         if link is not None:
             size = request_bytes(sent, 0) + TREE_NODE_BYTES * sent * (levels > 0)
             _travel(usage, link, size, response_bytes(1))
@@ -98,9 +101,11 @@ def rounds(story: Story, costs: StepCosts, link: Link | None, levels: int) -> Us
 
 
 def _ask(usage: Usage, costs: StepCosts, link: Link, backlog: int, size: int) -> None:
+    forward = costs.forward(backlog)
     usage.forwards += 1
     usage.cloud_tokens += backlog
-    usage.seconds += costs.forward(backlog)
+    usage.seconds += forward
+    usage.cloud_seconds += forward
     _travel(usage, link, size, response_bytes(1))
 
 

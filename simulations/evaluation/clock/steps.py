@@ -1,9 +1,10 @@
 """What one forward costs: measured on this machine, or taken from the paper's setting."""
 
+import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fleet.models.onnx_model import DeviceModel
 from fleet.models.span_cache import Span
 from fleet.models.torch_model import CloudModel
 from simulations.evaluation.tree_attention import ROOT, Nodes
+from simulations.evaluation.version import commit
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)
 _MIDDLE = 96  # position at which forwards are timed: a cache of middling length
@@ -32,6 +34,7 @@ class StepCosts:
         level: One level of a draft tree on the device.
         cloud: For each of `LENGTHS`, a forward over that many tokens.
         tree: A forward over a tree of 63 nodes.
+        commit: The code that was measured; empty where nothing was.
     """
 
     name: str
@@ -39,10 +42,26 @@ class StepCosts:
     level: float
     cloud: tuple[float, ...]
     tree: float
+    commit: str = ""
 
     def forward(self, tokens: float) -> float:
         """A forward over `tokens` tokens, between those measured by straight lines."""
         return float(np.interp(tokens, LENGTHS, self.cloud))
+
+    def times(self, factor: float) -> "StepCosts":
+        """The same device with a cloud of so many times the cost."""
+        cloud = tuple(factor * each for each in self.cloud)
+        return replace(self, cloud=cloud, tree=factor * self.tree)
+
+    def save(self, path: Path) -> None:
+        """Write the costs to a file that `load` reads."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "StepCosts":
+        """The costs in a file that `save` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**content, "cloud": tuple(content["cloud"])})
 
 
 # The paper's latencies fit a cloud and a device on one kind of accelerator, where a forward costs
@@ -50,7 +69,7 @@ class StepCosts:
 ACCELERATOR = StepCosts("accelerator, modelled", 0.00364, 0.00364, (0.04,) * len(LENGTHS), 0.04)
 
 
-def measure(models: Path, rounds: int = 30) -> StepCosts:
+def measure(models: Path, rounds: int = 200) -> StepCosts:
     """The costs of an exported family on one thread of this machine.
 
     Raises:
@@ -62,22 +81,16 @@ def measure(models: Path, rounds: int = 30) -> StepCosts:
         cloud = CloudModel.load(models / CLOUD_FOLDER)
         bundle = Bundle.open(models / DEVICE_FOLDER, models / PUBLIC_KEY)
         device, guidance = _device_step(bundle, rounds), bundle.manifest.sampling.guidance
-        return StepCosts(
-            "this machine, measured",
-            device,
-            # A level runs eight nodes on the same weights. The device graph has no such form, so
-            # the cloud's own ratio of eight tokens to one stands for it.
-            device * _ratio(cloud, guidance, rounds),
-            tuple(span_seconds(cloud, length, guidance, rounds) for length in LENGTHS),
-            tree_seconds(cloud, guidance, rounds),
-        )
+        spans = tuple(span_seconds(cloud, length, guidance, rounds) for length in LENGTHS)
+        # A level runs eight nodes on the same weights. The device graph has no such form, so
+        # the cloud's own ratio of eight tokens to one stands for it.
+        level = device * spans[LENGTHS.index(8)] / spans[0]
+        # The compiled layers have no trees either. One of 63 nodes and its root has the products
+        # of a chain of 64 tokens, and attends to no more keys.
+        tree = spans[LENGTHS.index(64)]
+        return StepCosts("this machine, measured", device, level, spans, tree, commit())
     finally:
         torch.set_num_threads(threads)
-
-
-def _ratio(cloud: CloudModel, guidance: float, rounds: int) -> float:
-    eight, one = (span_seconds(cloud, length, guidance, rounds) for length in (8, 1))
-    return eight / one
 
 
 def _device_step(bundle: Bundle, rounds: int) -> float:

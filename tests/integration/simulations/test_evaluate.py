@@ -71,7 +71,7 @@ def test_everything_is_drawn_measured_and_written_and_a_second_run_draws_nothing
     text = page.read_text()
     for name in NAMES:
         assert f"| {name} | T 0." in text or f"| {name} | T 1" in text, name
-    for figure in ("pareto", "latency", "reliability", "scores"):
+    for figure in ("pareto", "reliability", "scores"):
         assert (work / "results" / f"{figure}.png").exists()
     columns = duckdb.read_parquet(str(work / "out" / "evaluation.parquet"))
     settings = dict(columns.aggregate("setting, count(*)").fetchall())
@@ -88,14 +88,25 @@ def test_everything_is_drawn_measured_and_written_and_a_second_run_draws_nothing
     assert again == chunks
 
 
-def test_two_stages_write_pages_of_their_own(work: Path) -> None:
+def test_stages_write_pages_of_their_own(work: Path) -> None:
     for which in ("device", "cloud"):
         evaluate(work, "--stage", f"search-{which}")
-    why, own = work / "why.md", work / "own.md"
+    why, own, sampling = work / "why.md", work / "own.md", work / "sampling.md"
+    latency = work / "latency.md"
 
     evaluate(work, "--stage", "why", "--page", str(why))
     evaluate(work, "--stage", "own", "--page", str(own), "--methods", "entropy,EAGLE-2")
 
+    evaluate(work, "--stage", "sampling", "--page", str(sampling))
+    evaluate(work, "--stage", "clock")
+    evaluate(work, "--stage", "latency", "--page", str(latency), "--methods", "entropy,EAGLE-2")
+
+    costs = json.loads((work / "out" / "steps.json").read_text())
+    assert f"| ms | {costs['device'] * 1e3:.2f} |" in latency.read_text()
+    assert "| EAGLE-2, drafts over the link |" in latency.read_text()
+    assert (work / "latency" / "latency.png").exists()
+
+    assert "| ours+deaf | T 1, k 64, guidance 2 |" in sampling.read_text()
     assert "| oracle-match | all that differ |" in why.read_text()
     assert (work / "why" / "budgets.png").exists()
     for name in ("cloud-only", "device-only", "ours", "entropy", "EAGLE-2"):

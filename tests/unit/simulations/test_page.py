@@ -13,15 +13,13 @@ from fleet.training.metrics import Comparison
 from simulations.evaluation import intervals, plots
 from simulations.evaluation.agreement import Retrieval
 from simulations.evaluation.clock.replay import Usage
-from simulations.evaluation.clock.steps import ACCELERATOR
-from simulations.evaluation.findings import Findings, Line, Timing, named_crossings
+from simulations.evaluation.findings import Findings, Line
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import cloud_only, device_only
 from simulations.evaluation.metrics import Coverage, Estimate
 from simulations.evaluation.page import command, write_page, write_parquet
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import Result, Row
-from simulations.evaluation.usage import SWEEP_MS
 
 RULE = SamplingRule(0.8, 64, 2.0)
 RETRIEVAL = Retrieval(0.25, 0.5, 100, 0.3)
@@ -49,15 +47,8 @@ def line(name: str, distance: float, setting: str = "equal calls") -> Line:
     return Line(Result(method, sample(), row), setting, RETRIEVAL, Usage(1.5, 8, 16, 4, 3, 900, 99))
 
 
-def timing(name: str, at_0: float, at_100: float) -> Timing:
-    sweep = {f"{ms:g} ms": at_0 + (at_100 - at_0) * ms / 100 for ms in SWEEP_MS}
-    seconds = {"made up": {"WiFi": at_0, "5G": at_0, "4G": at_100, **sweep}}
-    return Timing(name, Usage(1, 2, 3, 4, 5, 6, 7), seconds)
-
-
 @pytest.fixture
 def findings() -> Findings:
-    timed = [timing("ours", 1.0, 3.0), timing("cloud-only", 2.0, 2.0)]
     return Findings(
         lines=[
             line("cloud-only", 1.0),
@@ -66,18 +57,7 @@ def findings() -> Findings:
         ],
         real=RETRIEVAL,
         intervals=[intervals.IntervalFigures("drawn", 2, *[Estimate(0.5, 0.1)] * 6)],
-        timings=timed,
-        crossings=named_crossings(timed, [("ours", "cloud-only"), ("ours", "nothing")]),
-        costs=ACCELERATOR,
     )
-
-
-def test_a_crossing_is_named(findings: Findings) -> None:
-    (found,) = findings.crossings
-
-    assert (found.first, found.second, found.costs) == ("ours", "cloud-only", "made up")
-    assert list(found.at_ms) == pytest.approx([50])
-    assert (found.faster_at_0, found.faster_at_100) == ("ours", "cloud-only")
 
 
 def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> None:
@@ -96,8 +76,7 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
     assert "| commit | `abc` |" in text
     assert "6.5 spreads" in text
     assert text.count("| device-only | T 0.8, k 64, guidance 2 |") == 2
-    assert "| ours | cloud-only | made up | 50 ms | ours | cloud-only |" in text
-    for name in ("pareto", "latency", "reliability", "scores"):
+    for name in ("pareto", "reliability", "scores"):
         assert f"(results/{name}.png)" in text
 
 
@@ -164,7 +143,13 @@ def test_interval_figures_are_means_over_positions_and_spread_over_groups() -> N
         distance, distance, np.array([0, 1, 1, 1], bool), np.zeros(4, bool), bound, scores
     )
 
-    found = intervals.figures("made up", seen, 2, np.array([0, 1]))
+    groups = np.array([0, 1])
+    found = intervals.figures("made up", seen, 2, groups, np.ones(2, bool))
+    second = intervals.figures("made up", seen, 2, groups, np.array([False, True]))
+
+    assert second.pictures == 1
+    assert second.distance.value == pytest.approx(0.6)
+    assert np.isnan(second.distance.spread)
 
     assert found.within_bound.value == 0.75
     assert found.within_bound.spread == pytest.approx(np.std([0.5, 1.0], ddof=1))

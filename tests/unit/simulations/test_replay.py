@@ -30,6 +30,7 @@ def test_device_and_stream_are_sums() -> None:
     used = stream(10, COSTS, FREE)
     assert used.seconds == pytest.approx(RTT + 10 * CLOUD)
     assert (used.forwards, used.round_trips) == (10, 1)
+    assert used.cloud_seconds == pytest.approx(10 * CLOUD)
 
 
 def test_stop_and_wait_pays_a_round_trip_for_every_question() -> None:
@@ -38,6 +39,7 @@ def test_stop_and_wait_pays_a_round_trip_for_every_question() -> None:
     assert used.forwards == 2 + 3
     assert used.round_trips == 1 + 3
     assert used.cloud_tokens == 2 + 2 + 2 + 1  # the prefix, then each token once
+    assert used.cloud_seconds == pytest.approx(5 * CLOUD)
     assert used.seconds == pytest.approx((RTT + 2 * CLOUD) + 5 * DEVICE + 3 * (RTT + CLOUD))
 
 
@@ -61,6 +63,7 @@ def test_requests_behind_a_correction_are_not_run() -> None:
     # First both fly; the correction drops the second, which is asked about again.
     assert used.round_trips == 3
     assert used.forwards == 2
+    assert used.cloud_seconds == pytest.approx(2 * CLOUD)
 
 
 def test_the_window_stops_the_device() -> None:

@@ -73,6 +73,8 @@ def test_a_hosted_drafter_pays_the_link_once() -> None:
 
     assert near.forwards == far.forwards == 2
     assert (near.round_trips, far.round_trips) == (1, 2)
+    assert far.cloud_seconds == pytest.approx(2 * 0.04)
+    assert near.cloud_seconds == pytest.approx(2 * 0.04 + 3 * 0.00364)  # and the drafter's
     assert far.seconds - near.seconds == pytest.approx(FIVE_G.rtt_s, rel=0.05)
 
 
