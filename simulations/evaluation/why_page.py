@@ -9,11 +9,13 @@ import numpy as np
 
 from fleet.models.checkpoint import load_tokenizer
 from simulations.evaluation import page, plots
+from simulations.evaluation.alike import CODES_APART, Alike, alike
 from simulations.evaluation.catalogue import OURS
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.study import Plan, Result, Study
+from simulations.evaluation.table import table
 from simulations.evaluation.why import (
     ALONE,
     APART,
@@ -54,6 +56,7 @@ class Why:
     ends: list[Result]  # cloud-only, device-only, cloud-only at the shipped sampling
     arms: list[Arm]
     after: Aftermath
+    scores: list[Alike]  # along ours as shipped
 
     def arm(self, curve: str, share: float | None = None) -> Arm:
         """The arm of a curve at the share asked for."""
@@ -85,7 +88,10 @@ def publish_why(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
     codes = tokenizer.quantize.codes.detach().numpy()
     ends, arms = draw_arms(studio, study, plan, codes)
     thinned = next(arm for arm in arms if arm.curve == MATCH)  # the one that keeps most
-    whole = Why(ends, arms, aftermath(thinned, study.assignment.groups))
+    groups, prefix = study.assignment.groups, plan.shipped.prefix
+    ours = next(arm.result.sample for arm in arms if arm.curve == SHIPPED)
+    looked = alike(ours, codes, groups, prefix)
+    whole = Why(ends, arms, aftermath(thinned, groups), looked)
     facts = {
         **page.origin(order.work),
         "pictures": order.others,
@@ -116,12 +122,14 @@ def write_why(path: Path, whole: Why, facts: Mapping[str, object]) -> None:
         "\n## What a share of calls buys\n\n",
         _arms(whole),
         f"\n![The gap lost against calls; where the draws differ]({path.stem}/budgets.png)\n",
+        "\n## What another score would ask\n\nAlong ours' pictures, each at as many positions.\n\n",
+        _scores(whole),
     ]
     path.write_text("".join(parts), encoding="utf-8")
 
 
 def _reason(whole: Why) -> str:
-    told = (_pair, _budget, _tenth, _which, _questions, _drift)
+    told = (_pair, _budget, _tenth, _which, _questions, _others, _drift)
     return "".join(f"* {tell(whole)}\n" for tell in told)
 
 
@@ -191,6 +199,18 @@ def _which(whole: Why) -> str:
     )
 
 
+def _others(whole: Why) -> str:
+    seen = {each.name: each for each in whole.scores}
+    near, known = seen["entropy"], seen[CODES_APART]
+    return (
+        f"**Another score asks the same.** `entropy` asks about {_percent(near.same)} of the "
+        f"positions that ours asks about, and catches {near.caught.value:.0%} of the differences "
+        f"and {near.harm.value:.0%} of the harm; as many questions by the codes' distance itself "
+        f"would catch {known.caught.value:.0%} and {known.harm.value:.0%}. Whichever of the two "
+        "asks, nearly the same tokens are left to the device."
+    )
+
+
 def _drift(whole: Why) -> str:
     cloud, ours, alone = whole.arm(MATCH, WHOLE), whole.arm(SHIPPED), whole.arm(ALONE)
     after, length = whole.after, alone.result.sample.tokens.shape[1]
@@ -239,7 +259,28 @@ def _arms(whole: Why) -> str:
         ]
         for arm in whole.arms
     ]
-    return page.table(heads, [*ends, *rows])
+    return table(heads, [*ends, *rows])
+
+
+def _scores(whole: Why) -> str:
+    heads = [
+        "score",
+        "Spearman with ours",
+        "asked by ours too",
+        "differences caught",
+        "harm caught",
+    ]
+    rows = [
+        [
+            each.name,
+            "" if each.rank is None else _gap(each.rank),
+            _percent(each.same),
+            _percent(each.caught),
+            _percent(each.harm),
+        ]
+        for each in whole.scores
+    ]
+    return table(heads, rows)
 
 
 def _asked_for(arm: Arm) -> str:

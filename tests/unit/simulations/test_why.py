@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fleet.prediction import SCORE_NAMES
+from simulations.evaluation.alike import CODES_APART, Alike, alike
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import device_only
 from simulations.evaluation.metrics import Coverage, Estimate
@@ -111,13 +113,36 @@ def test_what_follows_a_kept_difference_is_told_from_what_follows_a_corrected_on
     assert after.more.value == pytest.approx((after.kept - after.corrected).mean())
 
 
+def test_a_score_that_ranks_alike_asks_the_same_and_the_distance_catches_most() -> None:
+    rng = np.random.default_rng(0)
+    drafts, own = np.zeros((40, 64), int), (rng.random((40, 64)) < 0.3).astype(int)
+    score = own + rng.normal(size=own.shape)
+    told = sample(drafts, own, np.where(score > 1, CORRECTED, LOCAL))
+    scores = rng.random((40, 64, len(SCORE_NAMES))).astype(np.float32)
+    scores[..., 2] = np.exp(score)
+    told = replace(told, score=score.astype(np.float32), scores=scores)
+
+    found = alike(told, np.array([[0.0, 0.0], [0.0, 2.0]]), GROUPS, prefix=2)
+
+    by_name = {each.name: each for each in found}
+    same, other, known = (by_name[n] for n in (SCORE_NAMES[2], SCORE_NAMES[0], CODES_APART))
+    assert same.rank is not None
+    assert same.rank.value == pytest.approx(1)
+    assert same.same.value == pytest.approx(1, abs=0.01)
+    assert other.same.value == pytest.approx((score > 1).mean(), abs=0.05)
+    assert other.caught.value < same.caught.value
+    assert known.rank is None
+
+
 def test_the_page_says_what_was_found_and_names_the_cause(tmp_path: Path) -> None:
     arms = [arm(SHIPPED, None, 0.25, 0.7, blank()), arm(ALONE, None, 0.06, 1.2, blank())]
     for curve, shares in CURVES.items():
         arms += [arm(curve, share, min(share, 0.4), 0.6 - share, blank()) for share in shares]
     ends = [arms[0].result] * 3
     lags = np.full(LAGS, 0.3)
-    whole = Why(ends, arms, Aftermath(lags, lags, Estimate(0.0, 0.01)))
+    none = Estimate(0.5, 0.1)
+    scores = [Alike("entropy", none, none, none, none), Alike(CODES_APART, None, *[none] * 3)]
+    whole = Why(ends, arms, Aftermath(lags, lags, Estimate(0.0, 0.01)), scores)
     facts = dict.fromkeys(("command", "commit", "family", "pictures", "seeds"), "1")
 
     write_why(tmp_path / "why.md", whole, facts)
@@ -131,6 +156,7 @@ def test_the_page_says_what_was_found_and_names_the_cause(tmp_path: Path) -> Non
         "`oracle-TV` keeps within a tenth: what fails is the score"
         in (tmp_path / "good.md").read_text()
     )
+    assert f"| {CODES_APART} |  | 50.0% ± 10.0% |" in text
     assert "| oracle-match | all that differ | 40.0% | 25.0% ± 1.0% |" in text
     assert (tmp_path / "why" / "budgets.png").exists()
 
