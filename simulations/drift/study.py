@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fleet.errors import InvalidInputError, OutputError
@@ -130,6 +132,11 @@ class Study:
                 )
                 seen = Seen.load(folder.seen(condition, device))
                 yield device_figures(arm, condition, device, taste.name, seen, same)
+
+    def matches(self, arm: Arm, condition: Condition) -> NDArray[np.float64]:
+        """The match of each picture of each device [D, P]."""
+        paths = [self.folders[arm].seen(condition, device) for device in range(len(self.tastes))]
+        return np.stack([Seen.load(path).match.mean(axis=1) for path in paths])
 
 
 def curve(study: Study, arm: Arm, condition: Condition) -> list[float]:

@@ -16,6 +16,7 @@ from fleet.models.head_weights import HeadWeights
 from fleet.training.pictures import load_pictures
 from simulations.drift.figures import DeviceFigures, lines
 from simulations.drift.heads import head_of, with_head
+from simulations.drift.lead import of_the_lowest, of_the_lowest_elsewhere
 from simulations.drift.learning import keep_samples
 from simulations.drift.order import CONDITIONS, LEARNED, Condition
 from simulations.drift.publish import publish
@@ -214,6 +215,10 @@ def test_the_page_has_a_line_a_condition_with_plot_and_columns_beside_it(
         assert text.count(f"| {name}") == 2
     assert "of 2 rounds kept, held-out loss" in text
     assert "| new cloud | 4 steps further at 2 of its rates, pictures as they are |" in text
+    ours, theirs = (studied.matches("captions", each) for each in LEARNED[:2])
+    for lead in (of_the_lowest, of_the_lowest_elsewhere):
+        assert f"{lead(ours, theirs, 0.1)} | {lead(ours, theirs, 0.2)} |" in text
+    assert ours.mean() == pytest.approx(figures(rows, "captions", "inter-dro", "match"))
     assert (tmp_path / "pages" / "drift.png").read_bytes().startswith(b"\x89PNG")
     columns = duckdb.read_parquet(str(tmp_path / "pages" / "drift.parquet"))
     assert columns.shape == (len(rows), len(DeviceFigures.__slots__))
@@ -265,3 +270,47 @@ def test_where_nothing_fell_nothing_is_said_to_be_restored() -> None:
     found = lines(given, "cloud")
 
     assert all(np.isnan(line.restored) for line in found)
+
+
+def test_a_lead_of_every_picture_is_the_lead_of_the_lowest_and_sure() -> None:
+    theirs = np.random.default_rng(1).random((20, 6))
+
+    for lead in (of_the_lowest, of_the_lowest_elsewhere):
+        for share in (0.1, 1.0):
+            found = lead(theirs + 0.1, theirs, share)
+            assert found.value == pytest.approx(0.1)
+            assert found.error < 1e-12
+    assert str(of_the_lowest(theirs + 0.1, theirs, 0.1)) == "+10.00 ± 0.00"
+
+
+def test_a_lead_on_the_devices_that_are_worse_off_is_found_both_ways() -> None:
+    rng = np.random.default_rng(1)
+    theirs = np.where(np.arange(40)[:, None] < 4, 0.3, 0.7) + 0.05 * rng.standard_normal((40, 16))
+    ours = theirs + np.where(np.arange(40)[:, None] < 4, 0.05, 0.0)
+
+    for lead in (of_the_lowest, of_the_lowest_elsewhere):
+        assert lead(ours, theirs, 0.1).value == pytest.approx(0.05)
+        assert lead(ours, theirs, 1.0).value == pytest.approx(0.005)
+
+
+def test_chance_that_makes_a_device_the_lowest_does_not_score_it_elsewhere() -> None:
+    rng = np.random.default_rng(1)
+    theirs = 0.7 + 0.05 * rng.standard_normal((200, 8))
+    ours = 0.7 + 0.15 * rng.standard_normal((200, 8))  # as good, and scattered more
+
+    assert of_the_lowest(ours, theirs, 0.1).value < -0.04
+    elsewhere = of_the_lowest_elsewhere(ours, theirs, 0.1)
+    assert abs(elsewhere.value) < 3 * elsewhere.error
+
+
+def test_a_lead_says_how_far_it_is_from_what_another_fleet_would_show() -> None:
+    rng, leads, errors = np.random.default_rng(1), [], []
+    for _ in range(20):
+        theirs = rng.random((40, 4))
+        ours = theirs + 0.02 + 0.1 * rng.standard_normal((40, 4))
+        found = of_the_lowest_elsewhere(ours, theirs, 0.1)
+        leads.append(found.value)
+        errors.append(found.error)
+
+    assert np.mean(leads) == pytest.approx(0.02, abs=0.02)
+    assert np.std(leads) == pytest.approx(np.mean(errors), rel=0.5)
