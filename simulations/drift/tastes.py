@@ -15,6 +15,7 @@ LEAST = 3  # captions of a taste in either half
 _SHORTEST = 4  # letters of a word that is a theme
 _FILLERS = frozenset({"with", "from"})
 _SEEDS = 1_000_000  # of one device
+_STARTS = (0, 1000, 500_000, 501_000)  # of the pictures of a kind among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def tastes(pictures: Pictures, devices: int, learned: int, measured: int, seed: 
     """The tastes of so many devices, drawn from the training captions by their weights.
 
     A theme is a word that stands in several captions of a style. Half of the captions, by their
-    hash, are learned from, the other half is measured on.
+    hash, are learned from, the other half is measured on. How many are measured changes neither
+    what is learned from nor the first of those that are measured.
 
     Raises:
         InvalidInputError: There are too few captions.
@@ -66,14 +68,15 @@ def tastes(pictures: Pictures, devices: int, learned: int, measured: int, seed: 
     for device in range(devices):
         style = styles[device % len(styles)]
         theme = themes[style][device % len(themes[style])]
-        rng = np.random.default_rng((seed, device))
+        learning = np.random.default_rng((seed, device))
+        rngs = [learning, learning, *(np.random.default_rng((seed, device, n)) for n in (2, 3))]
         own = [[text for text in half if theme in _words(text, style)] for half in halves]
         first = (1 + device) * _SEEDS
         pools = (halves[0], own[0], halves[1], own[1])
         counts = (learned, learned, measured, measured)
         wishes = [
-            _draw(pool, weight, count, first + 1000 * index, rng)
-            for index, (pool, count) in enumerate(zip(pools, counts, strict=True))
+            _draw(pool, weight, count, first + start, rng)
+            for pool, count, start, rng in zip(pools, counts, _STARTS, rngs, strict=True)
         ]
         found.append(Taste(f"{style}: {theme}", *wishes))
     return found

@@ -81,6 +81,20 @@ def test_a_device_drifts_to_one_style_and_theme_and_is_measured_on_other_caption
     assert len(set(seeds)) == len(seeds)
 
 
+def test_how_many_pictures_are_measured_changes_no_other_picture(work: Path) -> None:
+    few, many = (tastes(load_pictures(work), 4, 10, count, seed=1) for count in (5, 8))
+
+    for less, more in zip(few, many, strict=True):
+        assert more.learned_before == less.learned_before
+        assert more.learned_after == less.learned_after
+        for short, long in (
+            (less.measured_before, more.measured_before),
+            (less.measured_after, more.measured_after),
+        ):
+            assert long.captions[:5] == short.captions
+            assert long.seeds[:5] == short.seeds
+
+
 def test_captions_without_themes_are_told_of(work: Path) -> None:
     pictures = replace(load_pictures(work), captions=[f"google: {n}" for n in range(64)])
 
