@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fleet.federation.head import HeadChange
@@ -13,7 +14,9 @@ from fleet.interval import MAX_RADIUS
 from fleet.models.interval_head import log_odds
 from fleet.training.device import COVERAGE, KL_WEIGHT, RADIUS_WEIGHT, device_loss
 from fleet.training.losses import (
+    Robust,
     divergence,
+    lower_bound_loss,
     radius_loss,
     target_log_odds,
     total_variation,
@@ -23,6 +26,7 @@ Loss = Literal["inter-dro", "distillation"]
 
 _EVALUATE_ROWS = 1024
 _ALIKE = 32
+_ROBUST_WEIGHT = 0.3  # over blocks; the device's own training has less, over samples
 _GRADIENT_NORM = 1.0
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
@@ -165,8 +169,23 @@ def whole_law(samples: Samples, log_center: Tensor) -> Tensor:
 
 def _loss(change: HeadChange, samples: Samples, kind: Loss) -> Tensor:
     center, radius = center_and_radius(change, samples)
-    target = whole_law(samples, center.log_softmax(dim=-1))
+    target, odds = whole_law(samples, center.log_softmax(dim=-1)), log_odds(center)
+    loss, _ = device_loss(target, center, radius, all_terms=False)
+    loss = loss + RADIUS_WEIGHT * radius_loss(target, odds, radius, COVERAGE).mean()
     if kind == "inter-dro":
-        return device_loss(target, center, radius, all_terms=True)[0]
-    plain, _ = device_loss(target, center, radius, all_terms=False)
-    return plain + RADIUS_WEIGHT * radius_loss(target, log_odds(center), radius, COVERAGE).mean()
+        lower = lower_bound_loss(target, odds, radius)
+        loss = loss + _ROBUST_WEIGHT * worst_blocks(lower, samples.sequence)
+    return loss
+
+
+def worst_blocks(losses: Tensor, sequence: NDArray[np.uint64]) -> Tensor:
+    """Return the worst mean of losses [n] over weights of blocks of samples in a row (group DRO).
+
+    A sample's loss is mostly the chance of its position; that of a block, which is about a
+    picture, says how hard the picture is (arXiv:1911.08731, within the ball of `Robust`).
+    """
+    numbers = torch.from_numpy((sequence // _ALIKE).astype(np.int64))
+    _, block, sizes = numbers.unique(return_inverse=True, return_counts=True)
+    means = torch.zeros(len(sizes)).index_add(0, block, losses.detach()) / sizes
+    weights = Robust().weights(means)[block]
+    return (weights * losses).sum() / weights.sum()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
@@ -21,7 +22,14 @@ from fleet.federation.plan import Plan
 from fleet.federation.rounds import Rounds
 from fleet.federation.strategies import TrimmedMean, weighted_trimmed_mean
 from fleet.federation.task import Task
-from fleet.federation.train import Recipe, center_and_radius, evaluate, train, whole_law
+from fleet.federation.train import (
+    Recipe,
+    center_and_radius,
+    evaluate,
+    train,
+    whole_law,
+    worst_blocks,
+)
 from fleet.federation.validate import Score, judge, last_stretch
 from fleet.models.interval_head import log_odds
 from fleet.training.losses import error_weights, target_log_odds
@@ -99,6 +107,21 @@ def test_a_whole_law_keeps_what_the_hub_sent_and_sums_to_one() -> None:
     known = np.take_along_axis(law, samples.codes.astype(np.int64), axis=1)
     np.testing.assert_allclose(law.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(known, np.exp(samples.log_probs.astype(np.float32)), rtol=2e-3)
+
+
+def test_hard_blocks_weigh_more_and_hard_samples_by_themselves_do_not() -> None:
+    numbers = np.arange(1, 65 * 32, dtype=np.uint64)
+    chance = torch.rand(len(numbers), generator=torch.Generator().manual_seed(1)) * 4
+    alike = torch.tensor([0.0, 4.0]).repeat(32 * 32)[: 32 * 32]
+    hard = chance + 2.0 * torch.from_numpy((numbers // 32 % 8 == 0).astype(np.float32))
+
+    same = worst_blocks(alike, np.arange(32 * 32, dtype=np.uint64))
+    torch.testing.assert_close(same, alike.mean())
+    assert worst_blocks(hard, numbers) > hard.mean() + 0.3
+    order = np.random.default_rng(1).permutation(len(numbers))
+    torch.testing.assert_close(
+        worst_blocks(hard, numbers), worst_blocks(hard[order], numbers[order])
+    )
 
 
 def test_radii_too_narrow_or_too_wide_are_stretched_to_cover_nine_tenths() -> None:
