@@ -92,7 +92,8 @@ class TorchRunner:
     def _run(
         self, spans: Sequence[Span], filled: Sequence[Span], forward: Callable[[], list[Logits]]
     ) -> list[Logits]:
-        heads = {span.slot: self._begin(span) for span in spans if span.caption is not None}
+        begun = [(span, span.caption) for span in spans if span.caption is not None]
+        heads = {span.slot: self._begin(span, caption) for span, caption in begun}
         tails = dict(zip((span.slot for span in filled), forward(), strict=True))
         return [_joined(heads.get(span.slot), tails.get(span.slot)) for span in spans]
 
@@ -100,10 +101,9 @@ class TorchRunner:
         """See `Runner.told`."""
         return self._model.told(self._condition(caption)[0])
 
-    def _begin(self, span: Span) -> Logits:
+    def _begin(self, span: Span, caption: tuple[int, ...]) -> Logits:
         """Gives the slot its condition; the guided logits [1, V] of position 0."""
-        assert span.caption is not None
-        condition, logits = self._condition(span.caption)
+        condition, logits = self._condition(caption)
         for branch in range(_branches(span)):
             self._cache.begin(2 * span.slot + branch, condition, branch)
         return _guided([logits[:1], logits[1:]], span)
