@@ -45,9 +45,14 @@ def chosen_captions(pictures: Pictures, count: int, group_count: int = SEEDS) ->
 
 
 def search_captions(pictures: Pictures, count: int, avoid: Assignment) -> Assignment:
-    """`count` captions for choosing settings: half validation, none that `avoid` holds."""
+    """`count` captions for choosing settings, as those of `avoid` and none of them.
+
+    The share of emoji that training saw in no style is the same, since the cloud is asked about
+    half as many tokens again there; here they are of the validation split.
+    """
     rng = np.random.default_rng(_SEARCH_KEY)
-    held_out = _choose(pictures, "validation", count // 2, rng)
+    share = float(avoid.held_out.mean())
+    held_out = _choose(pictures, "validation", round(share * count), rng)
     known = _choose(pictures, "train", count - len(held_out), rng, avoid.rows)
     return _assign(pictures, np.concatenate([held_out, known]), rng)
 

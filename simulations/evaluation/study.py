@@ -145,7 +145,7 @@ class Study:
         return [
             self._real_row(
                 "real pictures of other captions",
-                self._studio.features(foreign, f"other-{len(foreign)}"),
+                self._studio.features(foreign, f"others-{len(foreign)}"),
             ),
             self._real_row(
                 "the same pictures through the tokenizer",

@@ -66,6 +66,18 @@ def test_settings_are_searched_on_other_captions() -> None:
 
     assert not set(searched.captions) & set(chosen.captions)
     assert set(data.split[searched.rows[searched.held_out]]) == {1}
+    assert searched.held_out.mean() == chosen.held_out.mean() == 0.25
+
+
+def test_where_the_test_split_is_small_other_captions_are_as_rarely_unseen() -> None:
+    data = pictures()
+    small = replace(data, split=np.where(np.arange(1200) % 12 == 5, 0, data.split))
+
+    chosen = chosen_captions(small, 800)
+    searched = search_captions(small, 80, chosen)
+
+    assert chosen.held_out.sum() == 100
+    assert searched.held_out.sum() == 10
 
 
 def test_every_picture_has_a_seed_of_its_own_and_every_group_its_share() -> None:
