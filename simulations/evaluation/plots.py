@@ -1,25 +1,40 @@
 """The comparison as figures."""
 
+import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from fleet.prediction import SCORE_NAMES
 from simulations.evaluation.intervals import Reliability
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.metrics import Estimate
+from simulations.evaluation.moment import AMENDED, CORRECTED, LOCAL, PREFIX, VERIFIED
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt  # the back end comes first
 
 _DPI = 110
+_DECISIONS = {
+    PREFIX: "prefix, the cloud's",
+    LOCAL: "the device's, kept",
+    VERIFIED: "asked, stands",
+    CORRECTED: "asked, corrected",
+    AMENDED: "amended unasked",
+}
 _SHOWN = 6  # pictures of a heat map
+_ACROSS = 2  # panels beside each other
+_ROOM = (26.0, 11.0)  # of a number, in pixels
+_STEPS = tuple(round(0.1 * step, 1) for step in (*range(1, 11), *range(12, 21, 2), 30, 50, 100))
 _LINES = ("-", "--", ":", "-.")  # each with every color before the next
 
 
@@ -38,24 +53,48 @@ def pareto(path: Path, axes: Sequence[str], points: Sequence[Point]) -> None:
 
     Points are numbered, from the least distance, since their names would lie on each other.
     """
-    size = (5 * len(axes) + 2.2, 4.6)
-    figure, panels = plt.subplots(1, len(axes), figsize=size, sharey=True)
+    rows = math.ceil(len(axes) / _ACROSS)
+    size = (6.2 * _ACROSS + 2.2, 4.8 * rows)
+    figure, panels = plt.subplots(rows, _ACROSS, figsize=size, sharey=True, squeeze=False)
     ranked = sorted(points, key=lambda point: point.distance)
-    for index, (panel, title) in enumerate(zip(panels, axes, strict=True)):
+    if min(point.distance - point.spread for point in points) > 0:
+        panels[0][0].set_yscale("log")
+        panels[0][0].yaxis.set_major_locator(FixedLocator(_STEPS))
+        panels[0][0].yaxis.set_major_formatter("{x:g}")
+        panels[0][0].yaxis.set_minor_formatter(NullFormatter())
+    for index, (panel, title) in enumerate(zip(panels.flat, axes, strict=False)):
         for number, (point, (color, _)) in enumerate(zip(ranked, _styles(ranked), strict=True), 1):
-            x, label = point.costs[index], f"{number}  {point.name}"
             panel.errorbar(
-                x, point.distance, point.spread, fmt="o", ms=4, lw=0.8, color=color, label=label
-            )
-            panel.annotate(str(number), (x, point.distance), fontsize=7, xytext=(4, 3),
-                           textcoords="offset points")  # fmt: skip
+                point.costs[index], point.distance, point.spread, fmt="o", ms=4, lw=0.8,
+                color=color, ecolor=(color, 0.4), label=f"{number}  {point.name}",
+            )  # fmt: skip
         front = pareto_front([(p.costs[index], p.distance) for p in points])
         panel.plot(*zip(*front, strict=True), color="black", lw=0.8, alpha=0.5)
         panel.set_xlabel(title)
         panel.grid(alpha=0.2)
-    panels[0].set_ylabel("KD-EffNet (lower is better)")
-    panels[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        panel.margins(x=0.08)
+    for row in panels:
+        row[0].set_ylabel("KD-EffNet (lower is better)")
+    panels[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.tight_layout()
+    for index, panel in enumerate(panels.flat[: len(axes)]):
+        _number(panel, [(point.costs[index], point.distance) for point in ranked])
     _save(figure, path)
+
+
+def _number(panel: Axes, places: Sequence[tuple[float, float]]) -> None:
+    """Numbers from 1 beside the points, pushed up until none lies on another."""
+    taken: list[tuple[float, float]] = []
+    for number, place in enumerate(places, 1):
+        x, y = panel.transData.transform(place)
+        up = y
+        while any(abs(x - a) < _ROOM[0] and abs(up - b) < _ROOM[1] for a, b in taken):
+            up += 1
+        taken.append((x, up))
+        line = {"arrowstyle": "-", "lw": 0.4, "alpha": 0.6, "shrinkA": 0, "shrinkB": 2}
+        beside = (16, (up - y) * 72 / panel.figure.dpi)
+        panel.annotate(str(number), place, beside, textcoords="offset points", fontsize=7,
+                       va="center", arrowprops=line)  # fmt: skip
 
 
 def _styles(things: Collection[object]) -> list[tuple[str, str]]:
@@ -144,7 +183,7 @@ def heat_maps(path: Path, sample: Sample, captions: Sequence[str]) -> None:
     )
     for column in range(count):
         axes[0][column].imshow(sample.pictures[column])
-        axes[0][column].set_title(captions[column][:22], fontsize=7)
+        axes[0][column].set_title(textwrap.fill(captions[column], 24), fontsize=7)
         decisions = sample.decisions[column].reshape(side, side)
         axes[1][column].imshow(decisions, cmap="tab10", vmin=0, vmax=9)
     for row, name in enumerate(SCORE_NAMES, start=2):
@@ -153,7 +192,11 @@ def heat_maps(path: Path, sample: Sample, captions: Sequence[str]) -> None:
         for column in range(count):
             axes[row][column].imshow(values[column], cmap="viridis", vmin=low, vmax=high)
         axes[row][0].set_ylabel(name, fontsize=7)
+    axes[0][0].set_ylabel("picture", fontsize=7)
     axes[1][0].set_ylabel("decision", fontsize=7)
+    shown = np.unique(sample.decisions[:count])
+    kinds = [Patch(color=f"C{code}", label=_DECISIONS[int(code)]) for code in shown]
+    axes[1][-1].legend(handles=kinds, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
