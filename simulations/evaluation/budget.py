@@ -1,12 +1,11 @@
 """Thresholds at which a method asks the cloud as often as it is meant to, running freely.
 
-A threshold shifts what is drawn, and what is drawn shifts the scores: so the threshold is the
-quantile of the scores along pictures that the method itself drew, found by drawing with the last
-guess (docs/evaluation.md).
+A threshold shifts what is drawn, and what is drawn shifts the scores: so the threshold is sought
+along pictures that the method itself draws with the last guess (docs/evaluation.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +20,8 @@ from simulations.evaluation.moment import LOCAL
 from simulations.evaluation.rules.gates import Gate
 from simulations.evaluation.rules.oracle import Oracle
 
-ROUNDS = 2  # of drawing
+PARTS = (0.25, 1.0, 1.0, 1.0)  # of the captions, drawing after drawing
+TOLERANCE = 0.01  # of the share asked, along pictures of all captions
 
 
 class Drawer(Protocol):
@@ -35,59 +35,100 @@ def asked_rate(sample: Sample, prefix: int) -> float:
     return float((sample.decisions[:, prefix:] != LOCAL).mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A threshold, and the share of the tokens after the prefix that were asked with it."""
+
+    threshold: float
+    asked: float
+
+
 def matched(
     studio: Drawer,
     methods: list[Method],
-    first: Sample,
+    first: Sample | None,
     rate: float,
     assignment: Assignment,
-    rounds: int = ROUNDS,
+    parts: Sequence[float] = PARTS,
 ) -> list[Method]:
     """The methods with thresholds at which they ask at `rate`, tried on `assignment`'s captions.
 
     Methods that ask by no score come back as they are; a threshold that moves by itself begins at
     the first guess. `first`: pictures along which that guess is made, drawn by a method that
-    looks at all scores. An oracle's guess is to keep nothing that differs.
+    looks at all scores; without them, and for an oracle, the guess is the threshold that the
+    method has. Whoever asks at `rate` within `TOLERANCE` takes a last step, and is done; what the
+    hub changes unasked counts as asked, as in the tables. `parts`: of the captions, the first ones
+    for each drawing.
     """
-    guessed = [_guess(method, first, rate) for method in methods]
-    for _ in range(rounds):
-        chosen = [method for method in guessed if _is_tuned(method)]
-        plan = [(method, len(assignment.rows)) for method in chosen]
-        drawn = dict(zip([m.name for m in chosen], studio.draw(plan, assignment), strict=True))
-        guessed = [
-            _with_quantile(method, drawn[method.name].score[:, method.prefix :], rate)
-            if method.name in drawn
-            else method
-            for method in guessed
-        ]
-    return guessed
+    guessed = {method.name: _guess(method, first, rate) for method in methods}
+    tried: dict[str, list[Trial]] = {m.name: [] for m in guessed.values() if is_tuned(m)}
+    for part in parts:
+        plan = [(guessed[name], round(part * len(assignment.rows))) for name in tried]
+        for (method, _), sample in zip(plan, studio.draw(plan, assignment), strict=True):
+            asked, trials = asked_rate(sample, method.prefix), tried[method.name]
+            if part == 1:
+                trials.append(Trial(_threshold(method), asked))
+            step = _quantile(method, sample, asked, rate)
+            guessed[method.name] = _with(method, next_threshold(trials, step, rate))
+            if part == 1 and abs(asked - rate) <= TOLERANCE:
+                del tried[method.name]  # the last step is too short to be worth a drawing
+    return list(guessed.values())
 
 
-def _is_tuned(method: Method) -> bool:
+def is_tuned(method: Method) -> bool:
+    """Whether a fixed threshold of a score decides how often the method asks."""
+    if not isinstance(method.rule, Gate):
+        return isinstance(method.rule, Oracle)
+    return method.rule.policy.score != "random" and not method.rule.policy.call_share
+
+
+def next_threshold(trials: list[Trial], step: float, rate: float) -> float:
+    """The threshold to try next: on the straight line between the trials that enclose `rate`.
+
+    `step` where none do: it may go to and fro, since what is asked moves the scores.
+    """
+    low = max((t for t in trials if t.asked > rate), key=lambda t: t.threshold, default=None)
+    high = min((t for t in trials if t.asked < rate), key=lambda t: t.threshold, default=None)
+    if low is None or high is None:
+        return step
+    part = (low.asked - rate) / (low.asked - high.asked)
+    return low.threshold + part * (high.threshold - low.threshold)
+
+
+def _guess(method: Method, first: Sample | None, rate: float) -> Method:
+    name = _policy(method).score if isinstance(method.rule, Gate) else None
+    if first is None or name not in SCORE_NAMES:
+        return method
+    values = first.scores[:, method.prefix :, SCORE_NAMES.index(name)]
+    return _with(method, threshold_for(values, rate, _policy(method), method.prefix))
+
+
+def _quantile(method: Method, sample: Sample, asked: float, rate: float) -> float:
+    """The threshold that would ask a share `rate`, were the same pictures drawn with it."""
+    values = sample.score[:, method.prefix :]
     if isinstance(method.rule, Oracle):
-        return True
-    policy = method.rule.policy if isinstance(method.rule, Gate) else None
-    return policy is not None and policy.score != "random" and not policy.call_share
+        return float(np.quantile(values, 1 - rate))
+    policy = _policy(method)
+    unasked = asked - asked_share(policy, values, method.prefix)
+    return threshold_for(values, max(0.0, rate - unasked), policy, method.prefix)
 
 
-def _guess(method: Method, first: Sample, rate: float) -> Method:
-    name = method.rule.policy.score if isinstance(method.rule, Gate) else None
-    if name not in SCORE_NAMES:
-        return method
-    column = SCORE_NAMES.index(name)
-    return _with_quantile(method, first.scores[:, method.prefix :, column], rate)
+def _policy(method: Method) -> Policy:
+    assert isinstance(method.rule, Gate)
+    return method.rule.policy
 
 
-def _with_quantile(method: Method, values: NDArray[np.floating], rate: float) -> Method:
-    """The method with the threshold at which a share `rate` of scores [N, T'] asks."""
-    gate = method.rule
-    if isinstance(gate, Oracle):
-        return replace(method, rule=replace(gate, threshold=float(np.quantile(values, 1 - rate))))
-    if not isinstance(gate, Gate):
-        return method
-    threshold = threshold_for(values, rate, gate.policy, method.prefix)
-    policy = replace(gate.policy, threshold=threshold)
-    return replace(method, rule=replace(gate, policy=policy))
+def _threshold(method: Method) -> float:
+    rule = method.rule
+    return rule.threshold if isinstance(rule, Oracle) else _policy(method).threshold
+
+
+def _with(method: Method, threshold: float) -> Method:
+    if isinstance(method.rule, Oracle):
+        return replace(method, rule=replace(method.rule, threshold=threshold))
+    assert isinstance(method.rule, Gate)
+    policy = replace(method.rule.policy, threshold=threshold)
+    return replace(method, rule=replace(method.rule, policy=policy))
 
 
 def threshold_for(

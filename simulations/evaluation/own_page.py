@@ -1,8 +1,6 @@
 """Each method at its own best sampling, as a page of its own; written, never edited."""
 
 from simulations.evaluation import page, report
-from simulations.evaluation.catalogue import Setting
-from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Studio
 from simulations.evaluation.methods import cloud_only, device_only
 from simulations.evaluation.order import Order
@@ -21,6 +19,7 @@ Written by `python -m simulations evaluate --stage own`; definitions are in
     + page.ORIGIN
     + """| pictures | {others} of each method, the same captions and seeds for all |
 | seeds | {seeds} |
+| calls asked for | {calls} |
 | rules tried | {rules} |
 | tried on | {searched} other captions each |
 
@@ -34,20 +33,20 @@ def publish_own(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
     ends = [cloud_only(plan.rules["cloud"]), device_only(plan.rules["device"])]
     wanted = [(each, plan.others) for each in (*ends, plan.shipped.method)]
     cloud, device, ours = studio.draw(wanted, study.assignment)
-    rate = rate_of(plan, ours)
-    setting = Setting(plan.shipped, plan.shipped.sampling, rate, ours.tokens.shape[1])
-    methods = [plan.shipped.method, *(by_name(name, setting) for name in plan.names)]
-    best = own_best(order, plan, studio, study, methods, rate)
+    methods = study.between(plan, ours)
+    best = own_best(order, plan, studio, study, methods, rate_of(plan, ours))
     rows = [
         study.row(end, sample, cloud, (cloud, device))
         for end, sample in zip(ends, (cloud, device), strict=True)
     ]
-    rows += [found.row for found in study.at_own_best(plan, (cloud, device), best)]
+    found = study.at_own_best(plan, (cloud, device), best)
+    rows += [each.row for each in found]
     tried = candidates(ranked_rules(order.search_path), plan.shipped.sampling)
     head = _HEAD.format(
         **page.origin(order.work),
         others=order.others,
         seeds=order.seeds,
+        calls=page.calls(order.budget, len(study.matching_captions().rows), found),
         searched=order.searched,
         rules="; ".join(map(str, tried)),
     )

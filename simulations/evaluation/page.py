@@ -10,10 +10,12 @@ from pathlib import Path
 
 import duckdb
 
+from simulations.evaluation.budget import is_tuned
 from simulations.evaluation.family import models_version
 from simulations.evaluation.findings import Findings, Line
 from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.standard import NAMES
+from simulations.evaluation.study import Result
 from simulations.evaluation.table import table
 from simulations.evaluation.version import commit
 
@@ -39,6 +41,8 @@ What a drift costs a fleet, and what rounds bring back, is in [drift.md](drift.m
     + ORIGIN
     + """| pictures | {pictures} of cloud-only and of device-only, {others} of each other method |
 | seeds | {seeds} |
+| calls asked for | {calls} |
+| sampling of the ends | {searched} |
 | discrimination | {gap} KD-EffNet, cloud-only to device-only: {gap.in_spreads:.1f} spreads |
 | caption scorer | finds a real test picture's caption first in {first:.1%}, in five {five:.1%} |
 | | of {among} captions |
@@ -89,6 +93,16 @@ def origin(work: Path) -> dict[str, object]:
     }
 
 
+def calls(budget: float | None, captions: int, results: Sequence[Result]) -> str:
+    """How many calls were asked for, and how many the methods that decide by a score took."""
+    asked = [result.row.calls or 0.0 for result in results if is_tuned(result.method)]
+    share = "as many as ours" if budget is None else f"{budget:.0%} of all tokens"
+    return (
+        f"{share}, the injected prefix included, by thresholds from {captions} other captions;"
+        f" methods that decide by a score took {min(asked):.1%} to {max(asked):.1%}"
+    )
+
+
 def command(arguments: Sequence[str]) -> str:
     """The command line with these arguments; folders of one machine are named, not told."""
     words = ["python", "-m", "simulations"]
@@ -130,7 +144,10 @@ def _flat(line: Line) -> dict[str, object]:
 
 def _quality(lines: Sequence[Line]) -> str:
     if not lines:
-        return "Not drawn; `--stage own` draws it as a page of its own.\n"
+        return (
+            "By `--stage own` on a page of its own: [results-own.md](results-own.md) has every"
+            " method so.\n"
+        )
     heads = [
         "method",
         "sampling",

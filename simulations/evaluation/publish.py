@@ -4,9 +4,9 @@ from simulations.evaluation import findings, page
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS
 from simulations.evaluation.jobs import Sample, Studio
 from simulations.evaluation.latency_page import step_costs
-from simulations.evaluation.metrics import Estimate
 from simulations.evaluation.order import Order
 from simulations.evaluation.own import own_best
+from simulations.evaluation.search import told
 from simulations.evaluation.standard import Judges
 from simulations.evaluation.study import CEILING, Plan, Result, Study, rate_of
 
@@ -38,7 +38,8 @@ def publish(
     )
     findings.draw_figures(figures, whole, study)
     page.write_parquet(order.out / "evaluation.parquet", whole)
-    page.write_page(order.page, whole, _facts(order, study.discrimination(*ends)))
+    facts = _facts(order, study, results) | {"gap": study.discrimination(*ends)}
+    page.write_page(order.page, whole, facts)
 
 
 def _own(
@@ -58,11 +59,12 @@ def _own(
     return [*at_ends, *study.at_own_best(plan, ends, best)]
 
 
-def _facts(order: Order, gap: Estimate) -> dict[str, object]:
+def _facts(order: Order, study: Study, results: list[Result]) -> dict[str, object]:
     return {
         **page.origin(order.work),
         "pictures": order.pictures,
         "others": order.others,
         "seeds": order.seeds,
-        "gap": gap,
+        "calls": page.calls(order.budget, len(study.matching_captions().rows), results),
+        "searched": told(order.search_path),
     }

@@ -81,6 +81,23 @@ def ranked_rules(path: Path) -> dict[str, list[SamplingRule]]:
     return {which: [_rule(row) for row in table] for which, table in tables.items()}
 
 
+def told(path: Path) -> str:
+    """The best rule of each model in a file that `save_search` wrote, and what was tried.
+
+    Raises:
+        InvalidInputError: A model was not searched yet.
+    """
+    return "; ".join(
+        f"{which}-only {rules[0]} (temperatures {_values(rules, 'temperature')},"
+        f" guidance {_values(rules, 'guidance')})"
+        for which, rules in ranked_rules(path).items()
+    )
+
+
+def _values(rules: list[SamplingRule], knob: str) -> str:
+    return ", ".join(f"{value:g}" for value in sorted({getattr(rule, knob) for rule in rules}))
+
+
 def _with(rule: SamplingRule, knob: str, value: float) -> SamplingRule:
     values = {**asdict(rule), knob: value}
     return SamplingRule(values["temperature"], int(values["top_k"]), values["guidance"])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fleet.models.image_tokenizer import ImageTokenizer, to_pixels, to_unit
 from fleet.training.pictures import Pictures
-from simulations.evaluation.budget import asked_rate, matched
+from simulations.evaluation.budget import PARTS, asked_rate, matched
 from simulations.evaluation.captions import Assignment, search_captions
 from simulations.evaluation.catalogue import CLOUD, DEVICE, OURS, Setting, Shipped
 from simulations.evaluation.catalogue import method as by_name
@@ -32,7 +32,7 @@ from simulations.evaluation.moment import CORRECTED, LOCAL, VERIFIED
 from simulations.evaluation.sampling_rule import SamplingRule
 
 SUBSET = 400
-MATCHED_ON = 80  # captions on which thresholds are tried
+MATCHED_ON = 240  # captions on which thresholds are tried
 _BATCH = 32
 CEILING = "cloud-only, shipped sampling"
 
@@ -133,9 +133,16 @@ class Study:
         methods = [by_name(name, setting) for name in names]
         if plan.budget is not None:
             methods = [shipped.method, *methods]
-        captions = search_captions(self.pictures, min(MATCHED_ON, plan.others), self.assignment)
-        methods = matched(self._studio, methods, ours, rate, captions)
+        captions = self.matching_captions()
+        few = round(PARTS[0] * len(captions.rows))
+        (first,) = self._studio.draw([(shipped.method, few)], captions)
+        methods = matched(self._studio, methods, first, rate, captions)
         return methods if plan.budget is not None else [shipped.method, *methods]
+
+    def matching_captions(self) -> Assignment:
+        """The captions on which thresholds are tried, none of them compared."""
+        count = min(MATCHED_ON, len(self.assignment.rows))
+        return search_captions(self.pictures, count, self.assignment)
 
     def real_rows(self, others: Assignment, tokenizer: ImageTokenizer, version: str) -> list[Row]:
         """What real pictures score: those of other captions, and the same through the tokenizer."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fleet.decoding.accept import device_only as never_ask
 from simulations.evaluation.budget import matched
-from simulations.evaluation.captions import Assignment, search_captions
+from simulations.evaluation.captions import Assignment
 from simulations.evaluation.catalogue import OURS, Setting
 from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample, Studio
@@ -18,7 +18,7 @@ from simulations.evaluation.methods import Method, cloud_only, device_only
 from simulations.evaluation.metrics import Estimate, over_groups
 from simulations.evaluation.moment import LOCAL
 from simulations.evaluation.rules.gates import Gate
-from simulations.evaluation.study import CEILING, MATCHED_ON, Plan, Result, Study
+from simulations.evaluation.study import CEILING, Plan, Result, Study
 
 SHIPPED, ALONE, MATCH, HARM, APART = (
     "ours, as shipped",
@@ -113,7 +113,7 @@ def draw_arms(
         arm(method.name, None, method, sample)
         for method, sample in zip(fixed[3:], drawn[3:], strict=True)
     ]
-    captions = search_captions(study.pictures, MATCHED_ON, study.assignment)
+    captions = study.matching_captions()
     (first,) = studio.draw([(shipped.method, len(captions.rows))], captions)
     for curve, shares in CURVES.items():
         methods = [_at(curve, share, plan, studio, captions, first) for share in shares]
@@ -167,7 +167,7 @@ def _at(
     setting = Setting(plan.shipped, plan.shipped.sampling, rate, length)
     method = plan.shipped.method if curve == OURS else by_name(curve, setting)
     if share < WHOLE:
-        (method,) = matched(studio, [method], first, rate, captions, rounds=1)
+        (method,) = matched(studio, [method], first, rate, captions)
     return replace(method, name=f"{curve} {share:.0%}")
 
 

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fleet.decoding.accept import Policy
 from fleet.prediction import SCORE_NAMES
 from fleet.training.metrics import Comparison
 from simulations.evaluation import intervals, plots
 from simulations.evaluation.agreement import Retrieval
+from simulations.evaluation.catalogue import Setting, Shipped
+from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.clock.replay import Usage
 from simulations.evaluation.findings import Findings, Line
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import cloud_only, device_only
 from simulations.evaluation.metrics import Coverage, Estimate
+from simulations.evaluation.page import calls as calls_told
 from simulations.evaluation.page import command, write_page, write_parquet
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import Result, Row
@@ -68,6 +72,8 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
         "pictures": 2,
         "others": 2,
         "seeds": 3,
+        "calls": "30% of all tokens",
+        "searched": "cloud-only T 0.2",
         "gap": Estimate(0.13, 0.02),
     }
     write_page(tmp_path / "results.md", findings, facts)
@@ -81,7 +87,9 @@ def test_the_page_says_everything_once(findings: Findings, tmp_path: Path) -> No
 
 
 def test_the_networks_that_were_given_have_a_section(findings: Findings, tmp_path: Path) -> None:
-    facts = dict.fromkeys(("command", "commit", "family", "pictures", "others", "seeds"), "1")
+    facts = dict.fromkeys(
+        ("command", "commit", "family", "pictures", "others", "seeds", "calls", "searched"), "1"
+    )
     given = {"fid": 12.5, "clip": 25.25, "hpsv2": None}
     judged = replace(findings, lines=[replace(each, standard=given) for each in findings.lines])
     for name, whole in (("with", judged), ("without", findings)):
@@ -156,3 +164,18 @@ def test_interval_figures_are_means_over_positions_and_spread_over_groups() -> N
     assert found.rank_correlation.value == pytest.approx(1.0)
     assert found.shared_match.value == 0.25
     assert found.greedy_match.value == 1.0
+
+
+def test_the_calls_are_told_of_the_methods_whose_score_decides() -> None:
+    shipped = Shipped(RULE, Policy("spread", 0.5), 2)
+    setting = Setting(shipped, RULE, 0.3, 16)
+    row = line("device-only", 1.0).result.row
+    results = [
+        Result(by_name(name, setting), sample(), replace(row, calls=calls))
+        for name, calls in (("random", 0.1), ("entropy", 0.294), ("CIAR", 0.303), ("CoDe", 0.9))
+    ]
+
+    told = calls_told(0.3, 240, results)
+
+    assert told.startswith("30% of all tokens, the injected prefix included")
+    assert told.endswith("took 29.4% to 30.3%")

@@ -1,5 +1,6 @@
 """The search for a sampling rule."""
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ class Drawer:
 
     def off(self, method: Method) -> float:
         rule = method.sampling
-        return abs(np.log(rule.temperature / self.best)) + rule.guidance - 1 + bool(rule.top_k)
+        return abs(math.log(rule.temperature / self.best)) + rule.guidance - 1 + bool(rule.top_k)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,22 @@ import pytest
 from fleet.decoding.accept import Policy
 from fleet.errors import InvalidInputError
 from fleet.training.pictures import Pictures
-from simulations.evaluation.budget import asked_share, matched, threshold_for
+from simulations.evaluation.budget import (
+    TOLERANCE,
+    Trial,
+    asked_rate,
+    asked_share,
+    matched,
+    next_threshold,
+    threshold_for,
+)
 from simulations.evaluation.captions import SEEDS, Assignment, chosen_captions, search_captions
 from simulations.evaluation.catalogue import Setting, Shipped, all_names, check_names
 from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Method
-from simulations.evaluation.moment import CORRECTED, LOCAL, PREFIX, VERIFIED
-from simulations.evaluation.rules.gates import Gate
+from simulations.evaluation.moment import AMENDED, CORRECTED, LOCAL, PREFIX, VERIFIED
+from simulations.evaluation.own import candidates
 from simulations.evaluation.rules.oracle import Oracle
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import corrected_share
@@ -90,44 +98,73 @@ def test_every_picture_has_a_seed_of_its_own_and_every_group_its_share() -> None
 
 
 class Drawer:
-    """Stands for the studio: whatever the threshold, the scores are those of one sample."""
+    """Stands for the studio: the more is asked, the more a method doubts, by `drift` a share.
 
-    def __init__(self, drawn: Sample) -> None:
-        self.drawn = drawn
+    `unasked`: the share of the tokens that the hub changes without a question.
+    """
+
+    def __init__(self, drift: float = 0.0, unasked: float = 0.0) -> None:
+        self.drift, self.unasked = drift, unasked
+        self.base = np.random.default_rng(1).random((50, 22, 6))
         self.plans: list[list[str]] = []
 
-    def draw(self, plan: Sequence[tuple[Method, int]], assignment: Assignment) -> list[Sample]:
+    def draw(self, plan: Sequence[tuple[Method, int]], _: Assignment) -> list[Sample]:
         self.plans.append([method.name for method, _ in plan])
-        return [self.drawn] * len(plan)
+        return [self.drawn(method) for method, _ in plan]
+
+    def drawn(self, method: Method) -> Sample:
+        rule = method.rule
+        bar = rule.threshold if isinstance(rule, Oracle) else rule.policy.threshold  # type: ignore[attr-defined]
+        scores = self.base
+        for _ in range(50):  # what is asked moves the scores, and they what is asked
+            scores = self.base + self.drift * (scores[:, 2:, 2] > bar).mean()
+        decisions = np.where(scores[..., 2] > bar, VERIFIED, LOCAL)
+        kept = decisions == LOCAL
+        part = self.unasked / max(self.unasked, float(kept[:, 2:].mean()), 1e-9)
+        decisions[kept & (self.base[..., 0] < part)] = AMENDED
+        decisions[:, :2] = PREFIX
+        return sample(decisions, scores)
 
 
-def test_thresholds_are_quantiles_of_what_the_method_itself_draws() -> None:
-    rng = np.random.default_rng(1)
-    decisions = np.full((50, 12), LOCAL)
-    first = sample(decisions, rng.random((50, 12, 6)))
-    later = sample(decisions, 2 * rng.random((50, 12, 6)))
+def asked(drawer: Drawer, method: Method) -> float:
+    return asked_rate(drawer.drawn(method), 2)
+
+
+@pytest.mark.parametrize(
+    ("drift", "unasked", "rounds"), [(0.0, 0.0, 2), (0.4, 0.0, 4), (-0.9, 0.0, 4), (0.0, 0.05, 3)]
+)
+def test_a_method_asks_as_often_as_it_is_meant_to_along_its_own_pictures(
+    drift: float, unasked: float, rounds: int
+) -> None:
+    drawer = Drawer(drift, unasked)
+    first = sample(np.full((50, 22), LOCAL), drawer.base)
     methods = [by_name(name, SETTING) for name in ("entropy", "random")]
-    drawer = Drawer(later)
 
     entropy, coin = matched(drawer, methods, first, 0.25, chosen_captions(pictures(), 40))
 
-    assert isinstance(entropy.rule, Gate)
-    asked = later.scores[:, 2:, 2] > entropy.rule.policy.threshold
-    assert asked.mean() == pytest.approx(0.25, abs=0.01)
+    assert asked(drawer, entropy) == pytest.approx(0.25, abs=TOLERANCE + 0.001)
     assert coin == methods[1]
-    assert drawer.plans == [["entropy"], ["entropy"]]
+    assert len([plan for plan in drawer.plans if plan]) <= rounds
+    assert all(plan in ([], ["entropy"]) for plan in drawer.plans)
 
 
-def test_an_oracle_has_a_quantile_of_what_it_saw() -> None:
-    drawn = sample(np.full((50, 12), LOCAL), np.random.default_rng(1).random((50, 12, 6)))
-    drawer = Drawer(drawn)
+def test_without_pictures_of_another_method_the_search_begins_where_the_method_is() -> None:
+    drawer = Drawer()
 
     (harm,) = matched(
-        drawer, [by_name("oracle-harm", SETTING)], drawn, 0.25, chosen_captions(pictures(), 40)
+        drawer, [by_name("oracle-harm", SETTING)], None, 0.25, chosen_captions(pictures(), 40)
     )
 
     assert isinstance(harm.rule, Oracle)
-    assert (drawn.score[:, 2:] > harm.rule.threshold).mean() == pytest.approx(0.25, abs=0.01)
+    assert asked(drawer, harm) == pytest.approx(0.25, abs=TOLERANCE)
+
+
+def test_trials_that_enclose_the_share_are_joined_by_a_straight_line() -> None:
+    trials = [Trial(1.0, 0.5), Trial(3.0, 0.1), Trial(4.0, 0.05)]
+
+    assert next_threshold(trials, 4.0, 0.3) == pytest.approx(2.0)
+    assert next_threshold(trials[:1], 4.0, 0.3) == 4.0
+    assert next_threshold(trials[1:], 4.0, 0.3) == 4.0
 
 
 def test_a_threshold_allows_for_what_the_cap_asks_anyway() -> None:
@@ -166,3 +203,12 @@ def test_the_corrected_share_is_of_what_was_judged() -> None:
 
     assert corrected_share(decisions) == pytest.approx(2 / 3)
     assert corrected_share(np.array([[PREFIX, LOCAL]], np.uint8)) == 0
+
+
+def test_rules_that_differ_in_the_cut_alone_are_tried_once() -> None:
+    cuts = [SamplingRule(t / 10, top_k) for t in (1, 2, 3, 4, 5) for top_k in (0, 64)]
+
+    rules = candidates({"cloud": cuts, "device": [SamplingRule(0.7)]}, SamplingRule(0.3))
+
+    assert [rule.temperature for rule in rules] == [0.1, 0.2, 0.3, 0.4, 0.7]
+    assert not any(rule.top_k for rule in rules)
