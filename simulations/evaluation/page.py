@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from simulations.evaluation import report
 from simulations.evaluation.budget import is_tuned
 from simulations.evaluation.family import models_version
 from simulations.evaluation.findings import Findings, Line
@@ -116,7 +117,7 @@ def _flat(line: Line) -> dict[str, object]:
     row = line.result.row
     used = asdict(line.used)
     used["seconds_5g"] = used.pop("seconds")
-    lost = row.gap_lost
+    lost, than = row.gap_lost, row.than_ours
     return {
         "method": row.name,
         "setting": line.setting,
@@ -128,6 +129,8 @@ def _flat(line: Line) -> dict[str, object]:
         "kd_effnet_spread": row.kernel.spread,
         "gap_lost": lost.value if lost else None,
         "gap_lost_spread": lost.spread if lost else None,
+        "gap_less_ours": than.value if than else None,
+        "gap_less_ours_spread": than.spread if than else None,
         "kd_effnet_unseen": row.kernel_held_out,
         "fd_effnet": row.frechet,
         "precision": row.coverage.precision,
@@ -156,6 +159,7 @@ def _quality(lines: Sequence[Line]) -> str:
         "forwards / T",
         "KD-EffNet",
         "gap lost",
+        "less ours'",
         "FD-EffNet",
     ]
     heads += ["precision", "recall", "F1", "caption first", "in five"]
@@ -172,6 +176,7 @@ def _quality_row(line: Line) -> list[str]:
         f"{line.used.forwards / length:.2f}",
         f"{row.kernel.value:.2f} ± {row.kernel.spread:.2f}",
         "–" if row.gap_lost is None else f"{row.gap_lost.value:.2f} ± {row.gap_lost.spread:.2f}",
+        report.less_ours(row),
         f"{row.frechet:.0f}",
         f"{row.coverage.precision:.3f}",
         f"{row.coverage.recall:.3f}",

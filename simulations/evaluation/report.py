@@ -73,6 +73,12 @@ def write_sheet(path: Path, captions: Sequence[str], rows: dict[str, NDArray[np.
     sheet.save(path)
 
 
+def less_ours(row: Row) -> str:
+    """By how much more of the gap than ours a row loses."""
+    than = row.than_ours
+    return "–" if than is None else f"{than.value:+.2f} ± {than.spread:.2f}"
+
+
 _HEADS = (
     "sampling",
     "n",
@@ -80,6 +86,7 @@ _HEADS = (
     "corrected",
     "KD-EffNet",
     "gap lost",
+    "less ours'",
     "unseen emoji",
     "FD-EffNet",
     "precision",
@@ -97,6 +104,7 @@ def _cells(row: Row) -> list[str]:
         _percent(row.corrected),
         f"{row.kernel.value:.2f} ± {row.kernel.spread:.2f}",
         "–" if row.gap_lost is None else f"{row.gap_lost.value:.2f} ± {row.gap_lost.spread:.2f}",
+        less_ours(row),
         "–" if row.kernel_held_out is None else f"{row.kernel_held_out:.2f}",
         f"{row.frechet:.0f}",
         f"{row.coverage.precision:.3f}",

@@ -66,6 +66,7 @@ class Row:
     coverage: Coverage
     pixels: float | None  # from cloud-only with the same sampling rule and seeds
     gap_lost: Estimate | None = None  # 0: as good as cloud-only, 1: as bad as device-only
+    than_ours: Estimate | None = None  # the gap lost, less ours' over the same captions and seeds
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain values."""
@@ -108,10 +109,12 @@ class Study:
         samples = self._studio.draw([(each, plan.others) for each in between], self.assignment)
         pairs = [*zip(ends, drawn, strict=True), (ceiling, reference)]
         pairs += zip(between, samples, strict=True)
-        return [
-            Result(method, sample, self.row(method, sample, reference, (drawn[0], drawn[1])))
+        found = (drawn[0], drawn[1])
+        results = [
+            Result(method, sample, self.row(method, sample, reference, found))
             for method, sample in pairs
         ]
+        return self.beside_ours(results, found)
 
     def at_own_best(
         self, plan: Plan, ends: tuple[Sample, Sample], methods: list[Method]
@@ -123,7 +126,24 @@ class Study:
             order = [(method, plan.others), (ceiling, plan.others)]
             sample, reference = self._studio.draw(order, self.assignment)
             results.append(Result(method, sample, self.row(method, sample, reference, ends)))
-        return results
+        return self.beside_ours(results, ends)
+
+    def beside_ours(self, results: list[Result], ends: tuple[Sample, Sample]) -> list[Result]:
+        """The results, all but the ends and ours with how much more of the gap than ours they lose.
+
+        Where ours is not among them they come back as they are.
+        """
+        found = [each.sample for each in results if each.method.name == OURS]
+        if not found:
+            return results
+
+        def beside(each: Result) -> Result:
+            if each.method.name in {CLOUD, DEVICE, OURS}:
+                return each
+            row = replace(each.row, than_ours=self.gap_lost(each.sample, ends, found[0]))
+            return replace(each, row=row)
+
+        return [beside(each) for each in results]
 
     def between(self, plan: Plan, ours: Sample) -> list[Method]:
         """Ours and the named methods, each asking about as often as ours or the budget says."""
