@@ -15,7 +15,7 @@ from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import ranked_rules
 from simulations.evaluation.study import Plan, Study
 
-BEST_OF_CLOUD = 4  # of the cloud's rules; the device's best and the shipped one join them
+BEST_OF_CLOUD = 3  # of the cloud's rules; the device's best and the shipped one join them
 
 
 def own_best(
@@ -71,6 +71,13 @@ def best_settings(
             if distance < found.get(each.name, (np.inf, each))[0]:
                 found[each.name] = distance, each
     return [found[method.name][1] for method in methods]
+
+
+def at_edge(methods: list[Method], rules: list[SamplingRule]) -> list[Method]:
+    """The methods that were searched and whose best has the lowest or highest temperature tried."""
+    tried = [rule.temperature for rule in rules]
+    edges = {min(tried), max(tried)}
+    return [m for m in methods if not is_lossless(m) and m.sampling.temperature in edges]
 
 
 def is_lossless(method: Method) -> bool:

@@ -2,9 +2,10 @@
 
 from simulations.evaluation import page, report
 from simulations.evaluation.jobs import Studio
-from simulations.evaluation.methods import cloud_only, device_only
+from simulations.evaluation.methods import Method, cloud_only, device_only
 from simulations.evaluation.order import Order
-from simulations.evaluation.own import candidates, own_best
+from simulations.evaluation.own import at_edge, candidates, own_best
+from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.search import ranked_rules
 from simulations.evaluation.study import Plan, Study, rate_of
 
@@ -50,4 +51,14 @@ def publish_own(order: Order, plan: Plan, studio: Studio, study: Study) -> None:
         searched=order.searched,
         rules="; ".join(map(str, tried)),
     )
-    order.page.write_text(head + report.markdown(rows), encoding="utf-8")
+    order.page.write_text(head + report.markdown(rows) + _edges(best, tried), encoding="utf-8")
+
+
+def _edges(best: list[Method], tried: list[SamplingRule]) -> str:
+    names = [f"`{each.name}` ({each.sampling.temperature:g})" for each in at_edge(best, tried)]
+    if not names:
+        return "\nNo best lies at the lowest or the highest temperature tried.\n"
+    return (
+        f"\nAt the lowest or the highest temperature tried, so perhaps not at their best:"
+        f" {', '.join(names)}.\n"
+    )

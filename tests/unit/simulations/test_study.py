@@ -24,7 +24,7 @@ from simulations.evaluation.catalogue import method as by_name
 from simulations.evaluation.jobs import Sample
 from simulations.evaluation.methods import Method
 from simulations.evaluation.moment import AMENDED, CORRECTED, LOCAL, PREFIX, VERIFIED
-from simulations.evaluation.own import candidates
+from simulations.evaluation.own import at_edge, candidates
 from simulations.evaluation.rules.oracle import Oracle
 from simulations.evaluation.sampling_rule import SamplingRule
 from simulations.evaluation.study import corrected_share
@@ -210,5 +210,17 @@ def test_rules_that_differ_in_the_cut_alone_are_tried_once() -> None:
 
     rules = candidates({"cloud": cuts, "device": [SamplingRule(0.7)]}, SamplingRule(0.3))
 
-    assert [rule.temperature for rule in rules] == [0.1, 0.2, 0.3, 0.4, 0.7]
+    assert [rule.temperature for rule in rules] == [0.1, 0.2, 0.3, 0.7]
     assert not any(rule.top_k for rule in rules)
+
+
+def test_a_best_at_the_edge_of_what_was_tried_is_named() -> None:
+    rules = [SamplingRule(0.1), SamplingRule(0.2), SamplingRule(0.3)]
+    methods = [
+        replace(by_name(name, SETTING), sampling=rule)
+        for name, rule in zip(
+            ("entropy", "random", "CoDe", "EAGLE-2"), (*rules, rules[0]), strict=True
+        )
+    ]
+
+    assert [method.name for method in at_edge(methods, rules)] == ["entropy", "CoDe"]
