@@ -131,7 +131,7 @@ def asked(drawer: Drawer, method: Method) -> float:
 
 
 @pytest.mark.parametrize(
-    ("drift", "unasked", "rounds"), [(0.0, 0.0, 2), (0.4, 0.0, 4), (-0.9, 0.0, 4), (0.0, 0.05, 3)]
+    ("drift", "unasked", "rounds"), [(0.0, 0.0, 2), (0.2, 0.0, 4), (-0.9, 0.0, 4), (0.0, 0.05, 3)]
 )
 def test_a_method_asks_as_often_as_it_is_meant_to_along_its_own_pictures(
     drift: float, unasked: float, rounds: int
@@ -142,7 +142,7 @@ def test_a_method_asks_as_often_as_it_is_meant_to_along_its_own_pictures(
 
     entropy, coin = matched(drawer, methods, first, 0.25, chosen_captions(pictures(), 40))
 
-    assert asked(drawer, entropy) == pytest.approx(0.25, abs=TOLERANCE + 0.001)
+    assert asked(drawer, entropy) == pytest.approx(0.25, abs=0.01)
     assert coin == methods[1]
     assert len([plan for plan in drawer.plans if plan]) <= rounds
     assert all(plan in ([], ["entropy"]) for plan in drawer.plans)
